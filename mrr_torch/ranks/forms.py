@@ -1,0 +1,81 @@
+"""Which form of input is this? The one place where a call with ``preds`` and ``target`` becomes `Ranks`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mrr_torch import _checks
+from mrr_torch.ranks.base import Ranks, check_ranks
+from mrr_torch.ranks.dense import rank_relevant, rank_target
+from mrr_torch.ranks.grouped import rank_grouped
+
+
+class Ranked(NamedTuple):
+    """Ranks, and what is known of them from the shapes alone.
+
+    Attributes:
+        ranks: the ranks.
+        last: no rank is beyond it; None if unknown.
+        single: no query has several relevant items.
+    """
+
+    ranks: Ranks
+    last: int | None
+    single: bool
+
+
+def rank(
+    preds: Tensor | Ranks,
+    target: Tensor | None,
+    *,
+    indexes: Tensor | None,
+    candidates: Tensor | None,
+    exclude: Tensor | None,
+    mask: Tensor | None,
+    ignore_index: int | None,
+    num_negatives: int | None,
+) -> Ranked:
+    """Rank the input of ``update``, in whichever form it comes."""
+    if isinstance(preds, Ranks):
+        given = {"target": target, "indexes": indexes, "candidates": candidates, "exclude": exclude, "mask": mask}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(_checks.fault(name, "None, since preds are already ranks", type(value).__name__))
+        return Ranked(check_ranks("preds", preds), None, False)
+    preds = _checks.scores_tensor("preds", preds)
+    shape = _checks.shape(preds)
+    if indexes is not None:
+        if candidates is not None:
+            raise ValueError(_checks.fault("candidates", "None with indexes", type(candidates).__name__))
+        ranks = rank_grouped(preds, target, indexes, exclude=exclude, mask=mask, ignore_index=ignore_index)  # type: ignore[arg-type]
+        return Ranked(ranks, shape[0], False)
+    target = _default_target(preds, target, num_negatives)
+    options: dict[str, Any] = {"candidates": candidates, "exclude": exclude, "mask": mask, "ignore_index": ignore_index}
+    if _checks.shape(target) == shape:
+        return Ranked(rank_relevant(preds, target, **options), shape[-1], False)
+    if _checks.shape(target) != shape[:-1]:
+        wanted = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
+        raise ValueError(_checks.fault("target", wanted, f"shape {_checks.shape(target)}"))
+    return Ranked(rank_target(preds, target, **options), shape[-1], True)
+
+
+def _default_target(preds: Tensor, target: Tensor | None, num_negatives: int | None) -> Tensor:
+    """Check the target's type, and the columns of sampled mode, where the target may be left out: it is column 0."""
+    columns = preds.shape[-1]
+    if num_negatives is not None and columns < 1 + num_negatives:
+        wanted = f"at least {1 + num_negatives} columns with num_negatives={num_negatives}"
+        raise ValueError(_checks.fault("preds", wanted, f"shape {_checks.shape(preds)}"))
+    if target is None:
+        if num_negatives is None:
+            wanted = "the column of each query's relevant item, or relevance (only with num_negatives is it column 0)"
+            raise ValueError(_checks.fault("target", wanted, "None"))
+        if columns != 1 + num_negatives:
+            wanted = f"the target's column, unless preds has exactly {1 + num_negatives} columns (target first)"
+            raise ValueError(_checks.fault("target", wanted, f"None with preds of shape {_checks.shape(preds)}"))
+        return torch.zeros(preds.shape[:-1], dtype=torch.int64, device=preds.device)
+    if not isinstance(target, Tensor):
+        raise TypeError(_checks.fault("target", "a tensor", type(target).__name__))
+    return target

@@ -1,0 +1,120 @@
+"""Ranks from one flat list of scored items, each with the id of its query: ragged lists, as torchmetrics has them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mrr_torch import _checks
+from mrr_torch.ranks.base import BAD_RELEVANCE, EMPTY, IGNORED, NAN, Ranks, mark
+from mrr_torch.ranks.dense import check_labels, lowest, negative_labels, rank_relevant
+from mrr_torch.ranks.tiles import comparable, tiles
+
+
+@torch.no_grad()
+def rank_grouped(
+    scores: Tensor,
+    relevance: Tensor,
+    indexes: Tensor,
+    *,
+    exclude: Tensor | None = None,
+    mask: Tensor | None = None,
+    ignore_index: int | None = None,
+) -> Ranks:
+    """Rank the best-scored relevant item of each query in a flat list.
+
+    All items of a query have to come in one call, in any order: queries of different calls are different queries.
+
+    Args:
+        scores: ``(T,)``; any real dtype, higher is better.
+        relevance: ``(T,)``; bool or integer, above 0 is relevant.
+        indexes: ``(T,)``; integer id of each item's query, in any order.
+        exclude: ``(T,)`` bool; True for items that never compete. Relevant items are never excluded.
+        mask: ``(T,)`` bool; True where an item is real.
+        ignore_index: items with this label do not compete.
+
+    Returns:
+        `Ranks` of the queries in the order of their ids. On a CPU of shape ``(queries,)``; elsewhere, and under
+        `torch.compile`, of shape ``(T,)``: the number of queries is not known there without waiting, and the rest is
+        marked to be skipped.
+
+    Raises:
+        TypeError: an argument of the wrong type or dtype.
+        ValueError: a wrong shape or device; on a CPU also negative relevance, which elsewhere is marked in the result
+            and raised when a metric is computed.
+
+    >>> rank_grouped(torch.tensor([0.2, 0.9, 0.5]), torch.tensor([1, 0, 1]), torch.tensor([7, 7, 3])).higher
+    tensor([0, 1])
+    """
+    scores = _checks.scores_tensor("preds", scores)
+    if scores.ndim != 1:
+        raise ValueError(_checks.fault("preds", "shape (T,) with indexes", f"shape {_checks.shape(scores)}"))
+    check_labels(relevance, scores)
+    indexes = _checks.integer_tensor("indexes", indexes, scores)
+    _checks.same_shape("indexes", indexes, _checks.shape(scores))
+    real = None if mask is None else _checks.bool_tensor("mask", mask, scores)
+    excluded = None if exclude is None else _checks.bool_tensor("exclude", exclude, scores)
+    scores = comparable(scores)
+    if ignore_index is not None:
+        labelled = relevance != ignore_index
+        real = labelled if real is None else labelled & real
+
+    if not (_checks.on_host(indexes) and bool((indexes[1:] >= indexes[:-1]).all())):
+        indexes, order = indexes.sort()  # ids are sorted, never scores
+        scores, relevance = scores[order], relevance[order]
+        real = None if real is None else real[order]
+        excluded = None if excluded is None else excluded[order]
+    if not _checks.on_host(indexes):
+        return _rank_segments(scores, relevance, indexes, scores.shape[0], excluded, real)
+    lengths = indexes.unique_consecutive(return_counts=True)[1]  # type: ignore[no-untyped-call]
+    if bool((lengths == lengths[0]).all()):  # lists of one length are a matrix
+
+        def matrix(items: Tensor) -> Tensor:
+            return items.view(lengths.shape[0], -1)
+
+        return rank_relevant(
+            matrix(scores),
+            matrix(relevance),
+            exclude=None if excluded is None else matrix(excluded),
+            mask=None if real is None else matrix(real),
+        )
+    return _rank_segments(scores, relevance, indexes, lengths.shape[0], excluded, real)
+
+
+def _rank_segments(
+    scores: Tensor, relevance: Tensor, indexes: Tensor, queries: int, excluded: Tensor | None, real: Tensor | None
+) -> Ranks:
+    """Count per run of equal ids; rows beyond the last run are marked to be skipped."""
+    segments = torch.zeros_like(indexes)
+    torch.cumsum(indexes[1:] != indexes[:-1], 0, out=segments[1:])
+    best = torch.full((queries,), lowest(scores.dtype), dtype=scores.dtype, device=scores.device)
+    counts = torch.zeros(8, queries, dtype=torch.int32, device=scores.device)
+    higher, equal, in_tie, candidates, some, scored, bad, items = counts
+    parts = [columns for _, columns in tiles(1, scores.shape[0], scores.device)]
+
+    def add(total: Tensor, part: slice, where: Tensor) -> None:
+        total.index_add_(0, segments[part], where.int())
+
+    for part in parts:
+        score, there = scores[part], None if real is None else real[part]
+        found = relevance[part] > 0 if there is None else (relevance[part] > 0) & there
+        add(bad, part, negative_labels(relevance[part], there))
+        add(items, part, torch.ones_like(found))
+        add(some, part, found)
+        found = found & (score == score)  # a NaN can't be the best
+        add(scored, part, found)
+        best.scatter_reduce_(0, segments[part], torch.where(found, score, lowest(scores.dtype)), "amax")
+    for part in parts:
+        score, threshold = scores[part], best[segments[part]]
+        found = relevance[part] > 0
+        keep = torch.ones_like(found) if excluded is None else ~excluded[part] | found
+        if real is not None:
+            keep &= real[part]
+        add(candidates, part, keep)
+        add(higher, part, (score > threshold) & keep)
+        same = (score == threshold) & keep
+        add(equal, part, same)
+        add(in_tie, part, same & found)
+    relevant = mark(mark(in_tie.long(), scored == 0, NAN), some == 0, EMPTY)
+    relevant = mark(mark(relevant, items == 0, IGNORED), bad > 0, BAD_RELEVANCE)
+    return Ranks(higher.long(), (equal - in_tie).long(), relevant, candidates.long())

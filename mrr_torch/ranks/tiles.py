@@ -1,0 +1,112 @@
+"""Counting scores above and equal to a threshold, without sorting and without a temporary of the scores' size.
+
+The scores are read in tiles that stay in cache while they are compared and summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Scores per tile. On a CPU the comparison buffer (4 bytes a score for float32) has to stay in the L2 caches; on an
+# accelerator (1 byte a score) a tile has to be large enough to outweigh the launch of its kernels.
+HOST_TILE = 2**20
+DEVICE_TILE = 2**22
+
+Tile = tuple[slice, slice]
+# Gives the bool mask of a tile of the scores.
+TileMask = Callable[[slice, slice], Tensor]
+
+
+class Counts(NamedTuple):
+    """What was counted in each row, all ``(rows,)`` int64; ``equal`` includes the relevant items."""
+
+    higher: Tensor
+    equal: Tensor
+    relevant: Tensor
+    candidates: Tensor
+
+
+def row_tiles(rows: int, columns: int, device: torch.device) -> Iterator[slice]:
+    """Cut ``rows`` so that each part has about a tile of elements, and at least one row."""
+    size = HOST_TILE if device.type == "cpu" else DEVICE_TILE
+    # Under `torch.compile` the passes are fused, and a loop would only be unrolled.
+    height = rows if torch.compiler.is_compiling() else max(1, size // max(columns, 1))
+    for top in range(0, rows, max(height, 1)):
+        yield slice(top, min(top + height, rows))
+
+
+def tiles(rows: int, columns: int, device: torch.device) -> Iterator[Tile]:
+    """Cut ``rows`` x ``columns`` into tiles of whole rows, or of a part of one row where rows are wider than a tile."""
+    size = HOST_TILE if device.type == "cpu" else DEVICE_TILE
+    width = columns if torch.compiler.is_compiling() else min(columns, size)
+    for row in row_tiles(rows, columns, device):
+        for left in range(0, columns, width):
+            yield row, slice(left, min(left + width, columns))
+
+
+def count(scores: Tensor, best: Tensor, competes: TileMask | None = None, relevant: TileMask | None = None) -> Counts:
+    """Count, per row, the scores above ``best``, those equal to it, and the relevant ones among these.
+
+    NaN is neither above nor equal.
+
+    Args:
+        scores: ``(rows, columns)``; not bool (see `comparable`).
+        best: ``(rows,)``; of the dtype of the scores.
+        competes: the mask of the scores that take part; all if None.
+        relevant: the mask of the relevant ones; if None each row has one, and it is among the equal ones.
+    """
+    rows, columns = scores.shape
+    # On a CPU tiles of scores are summed in their own type, and float32 sums are exact for rows below 2**24 columns.
+    kind = torch.int64
+    if scores.device.type == "cpu" and scores.is_floating_point():
+        kind = torch.float32 if columns < 2**24 else torch.float64
+    higher = torch.zeros(rows, dtype=kind, device=scores.device)
+    equal = torch.zeros_like(higher)
+    in_tie = torch.ones_like(higher, dtype=torch.int64) if relevant is None else torch.zeros_like(higher)
+    candidates = torch.full_like(higher, 0 if competes else columns, dtype=torch.int64)
+    buffer = _comparison_buffer(scores)
+    for row, column in tiles(rows, columns, scores.device):
+        tile, threshold = scores[row, column], best[row, None]
+        kept = None if competes is None else competes(row, column)
+        higher[row] += _sum(_compare(torch.gt, tile, threshold, kept, buffer))
+        hits = _compare(torch.eq, tile, threshold, kept, buffer)
+        equal[row] += _sum(hits)
+        if relevant is not None:
+            in_tie[row] += _sum(hits.mul_(relevant(row, column)))
+        if kept is not None:
+            candidates[row] += _sum(kept)
+    return Counts(higher.long(), equal.long(), in_tie.long(), candidates)
+
+
+def comparable(scores: Tensor) -> Tensor:
+    """Return scores in a type that comparisons can write to: bool as uint8, everything else as it is."""
+    return scores.view(torch.uint8) if scores.dtype == torch.bool else scores
+
+
+def _comparison_buffer(scores: Tensor) -> Tensor | None:
+    if torch.compiler.is_compiling():
+        return None
+    # On a CPU a comparison that writes the type of the scores, and a sum of that, are both vectorised. Into bool
+    # neither is fast, and `bool.sum(1)` makes an int64 copy, 8 bytes a score.
+    dtype = scores.dtype if scores.device.type == "cpu" else torch.bool
+    row, column = next(tiles(scores.shape[0], scores.shape[1], scores.device), (slice(0, 0), slice(0, 0)))
+    return torch.empty(row.stop, column.stop, dtype=dtype, device=scores.device)
+
+
+def _compare(
+    compare: Callable[..., Tensor], tile: Tensor, threshold: Tensor, kept: Tensor | None, buffer: Tensor | None
+) -> Tensor:
+    out = buffer if buffer is None or buffer.shape == tile.shape else buffer[: tile.shape[0], : tile.shape[1]]
+    hits = compare(tile, threshold, out=out)
+    return hits if kept is None else hits.mul_(kept)
+
+
+def _sum(hits: Tensor) -> Tensor:
+    # float32 holds every count up to the size of a tile exactly; half precision would not.
+    if hits.dtype in (torch.float16, torch.bfloat16):
+        return hits.sum(1, dtype=torch.float32)
+    return hits.sum(1, dtype=torch.int32 if hits.dtype == torch.bool else None)
