@@ -1,0 +1,22 @@
+"""Mean reciprocal rank and its relatives for PyTorch: exact, on the device, in constant memory."""
+
+from mrr_torch.catalogue import rank_catalogue
+from mrr_torch.functional import mean_reciprocal_rank, reciprocal_rank
+from mrr_torch.metrics import HitRate, MeanReciprocalRank, NormalizedDCG, RankMetric
+from mrr_torch.ranks import Ranks, rank_grouped, rank_relevant, rank_retrieved, rank_target
+
+__all__ = [
+    "HitRate",
+    "MeanReciprocalRank",
+    "NormalizedDCG",
+    "RankMetric",
+    "Ranks",
+    "mean_reciprocal_rank",
+    "rank_catalogue",
+    "rank_grouped",
+    "rank_relevant",
+    "rank_retrieved",
+    "rank_target",
+    "reciprocal_rank",
+]
+__version__ = "0.1.0"

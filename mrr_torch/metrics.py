@@ -1,0 +1,304 @@
+"""The metrics: one state and life cycle (`RankMetric`), and a gain over the distribution of ranks for each of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from mrr_torch import _checks
+from mrr_torch.distribution import BINS, Distribution, Ties, distribute, read, state_dtype, state_size
+from mrr_torch.protocol import (
+    EmptyTargetAction,
+    Protocol,
+    check_top_k,
+    outcome_count,
+    refuse_empty,
+    refuse_faults,
+)
+from mrr_torch.ranks.base import EMPTY, MISSED, NAN, UNRESOLVED, Ranks
+from mrr_torch.ranks.forms import rank
+
+
+class RankMetric(Metric):
+    """The mean of a gain over the ranks of all queries, accumulated on the device in constant memory.
+
+    Metrics with the same settings but different gains and cut-offs share their state: a `MetricCollection` of them
+    ranks each batch once.
+
+    Args:
+        top_k: the cut-off: a query whose rank is beyond it counts 0. A positive int gives a scalar; a sequence gives a
+            dict, one entry for each; None, where the metric knows a value without cut-off (MRR), is none.
+        ties: where the relevant item stands among items of the same score. ``"expected"``: the mean over all orders of
+            the tied items (McSherry and Najork, 2008), so that the order of columns never matters; ``"optimistic"``
+            before and ``"pessimistic"`` after all of them; ``"realistic"``: the gain at the mean of these two ranks.
+        empty_target_action: what a query without any relevant item counts: ``"neg"`` 0, ``"pos"`` 1, ``"skip"``
+            nothing, ``"error"`` is refused.
+        ignore_index: queries with this target, and items with this label, are left out.
+        num_negatives: None: every column competes (full catalogue). m: sampled mode, the target among m negatives;
+            values run far higher and need not keep the order of models (Krichene and Rendle, KDD 2020).
+        kwargs: of `torchmetrics.Metric`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or value.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
+
+    key: ClassVar[str]
+    needs_cut_off: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        top_k: int | Sequence[int | None] | None = None,
+        *,
+        ties: Ties = "expected",
+        empty_target_action: EmptyTargetAction = "neg",
+        ignore_index: int | None = None,
+        num_negatives: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.top_k = top_k
+        self.protocol = Protocol.check(ties, empty_target_action, ignore_index, num_negatives)
+        self._cuts = self._check_cuts(top_k)
+        # Cut-offs beyond the usual number of ranks get a longer state (of another shape, so never shared by mistake).
+        self._bins = max([BINS, *(k for k in self._cuts if k is not None)])
+        device = torch.get_default_device()
+        default = torch.zeros(state_size(self._bins, ties), dtype=state_dtype(device), device=device)
+        self.add_state(self.protocol.state_name, default, dist_reduce_fx="sum")
+
+    def gain(self, ranks: Tensor) -> Tensor:
+        """Return what a query counts whose relevant item stands at each of ``ranks`` (float64, from 1)."""
+        raise NotImplementedError
+
+    def update(
+        self,
+        preds: Tensor | Ranks,
+        target: Tensor | None = None,
+        *,
+        indexes: Tensor | None = None,
+        candidates: Tensor | None = None,
+        exclude: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Add a batch of queries. Bad input is refused and leaves the metric as it was; a device is never waited for.
+
+        Args:
+            preds: scores ``(..., N)`` of any real dtype, higher is better; ``(T,)`` with ``indexes``; or a `Ranks`.
+            target: integer column of the relevant item ``(...)``; or relevance ``(..., N)``, bool or integer, above 0
+                is relevant. In sampled mode it may be left out where there are exactly 1 + ``num_negatives`` columns:
+                the target is column 0.
+            indexes: ``(T,)``; integer id of each item's query, for ragged lists. A query's items come in one call.
+            candidates: ``(..., N)``; integer id of each column, if not its number. Columns with the target's id never
+                compete, repeats compete once, negative ids are padding.
+            exclude: what never competes, but for the target: ids ``(..., H)`` padded with negative ids, ids ``(H,)``
+                for all queries, or a bool mask of the shape of ``preds``. Ids are columns, or those in ``candidates``.
+            mask: bool, of the shape of ``preds``; True where a column is real, for padded lists.
+
+        Raises:
+            TypeError: an argument of the wrong type or dtype.
+            ValueError: a wrong shape or device; on a CPU also a wrong value. On an accelerator these are counted and
+                raised by ``compute``.
+        """
+        ranked = rank(
+            preds,
+            target,
+            indexes=indexes,
+            candidates=candidates,
+            exclude=exclude,
+            mask=mask,
+            ignore_index=self.protocol.ignore_index,
+            num_negatives=self.protocol.num_negatives,
+        )
+        refuse_empty(ranked.ranks, self.protocol.empty_target_action)
+        ranks, state = ranked.ranks, self._state
+        if ranks.higher.device != state.device:
+            if not isinstance(preds, Ranks):
+                raise ValueError(_checks.fault("preds", f"a tensor on {state.device}, as the metric", preds.device))
+            ranks = Ranks(*(field.to(state.device, non_blocking=True) for field in ranks))
+        added = distribute(
+            ranks,
+            ties=self.protocol.ties,
+            bins=self._bins,
+            dtype=state.dtype,
+            last=ranked.last,
+            single=ranked.single,
+        )
+        # Not in place: the state may be a tensor of the caller's checkpoint.
+        setattr(self, self.protocol.state_name, state + added)
+
+    def compute(self) -> Tensor | dict[str, Tensor]:
+        """Return the mean over all queries seen: a scalar, or a dict if ``top_k`` is a sequence; 0 without queries.
+
+        Raises:
+            ValueError: bad values that ``update`` could not see without waiting for the device.
+        """
+        seen = read(self._state, self._bins, self.protocol.ties)
+        refuse_faults(seen.outcomes, self.protocol.empty_target_action)
+        values = {self._name(k): self._result(self._mean(seen, k)) for k in self._cuts}
+        return values if isinstance(self.top_k, Sequence) else values[self._name(self._cuts[0])]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a batch and return the value of this batch alone; bad input leaves the metric as it was."""
+        # torchmetrics resets the state before it updates; nothing is ever changed in place, so references suffice.
+        before = dict(self.__dict__)
+        try:
+            return super().forward(*args, **kwargs)
+        except Exception:
+            self.__dict__.update(before)
+            raise
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Add the queries of another metric, or of its state dict, to this one."""
+        super().merge_state(incoming_state)
+        # torchmetrics leaves the value of before the merge in the cache, and the count of updates as it was.
+        self._computed = None
+        self._update_count += incoming_state.update_count if isinstance(incoming_state, Metric) else 1
+
+    @property
+    def _state(self) -> Tensor:
+        state: Tensor = getattr(self, self.protocol.state_name)
+        return state
+
+    def _check_cuts(self, top_k: Any) -> list[int | None]:
+        several = isinstance(top_k, Sequence) and not isinstance(top_k, str)
+        cuts = [check_top_k(k) for k in (top_k if several else [top_k])]
+        if self.needs_cut_off and None in cuts:
+            raise ValueError(_checks.fault("top_k", "a positive int or a sequence of them", top_k))
+        if not cuts or len(set(cuts)) != len(cuts):
+            raise ValueError(_checks.fault("top_k", "one or more different cut-offs", list(top_k)))
+        return cuts
+
+    def _name(self, k: int | None) -> str:
+        return self.key if k is None else f"{self.key}@{k}"
+
+    def _result(self, value: float) -> Tensor:
+        return torch.tensor(value, dtype=torch.get_default_dtype(), device=self.device)
+
+    def _mean(self, seen: Distribution, k: int | None) -> float:
+        action = self.protocol.empty_target_action
+        empty = outcome_count(seen.outcomes, EMPTY)
+        queries = sum(outcome_count(seen.outcomes, code) for code in (1, MISSED, NAN))
+        queries += 0 if action == "skip" else empty
+        gains = self.gain(seen.ranks)
+        if k is not None:
+            gains = gains * (seen.ranks <= k)
+        total = float((seen.mass * gains).sum()) + (empty if action == "pos" else 0)
+        if k is None:
+            if outcome_count(seen.outcomes, UNRESOLVED):
+                raise ValueError(
+                    _checks.fault(
+                        "preds",
+                        f"scores or a top_k where several relevant items tie beyond rank {self._bins}",
+                        f"Ranks with such ties, in {outcome_count(seen.outcomes, UNRESOLVED)} queries, and no top_k",
+                    )
+                )
+            total += seen.tail
+        return total / queries if queries else 0.0
+
+    def _wrap_update(self, update: Callable[..., None]) -> Callable[..., None]:
+        """Let a refused update leave no trace: torchmetrics counts it, and drops the cached value, before it runs."""
+        wrapped = super()._wrap_update(update)
+
+        @functools.wraps(update)
+        def atomic(*args: Any, **kwargs: Any) -> None:
+            before = self._update_count, self._computed
+            try:
+                wrapped(*args, **kwargs)
+            except Exception:
+                self._update_count, self._computed = before
+                raise
+
+        return atomic
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> nn.Module:
+        """Move the state where ``fn`` moves tensors, but never cast it: bfloat16 could not count to 257."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            device = fn(tensor.new_empty(0, dtype=torch.float32)).device
+            if tensor.is_floating_point() and state_dtype(device) != torch.float64:
+                return tensor.to(device, state_dtype(device))
+            result = fn(tensor)
+            return result if result.dtype == tensor.dtype else tensor.to(result.device)
+
+        return super()._apply(moved, exclude_state)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        key = prefix + self.protocol.state_name
+        if key in state_dict:
+            state, current = state_dict[key], self._state
+            _checks.same_shape(key, state, _checks.shape(current))
+            state_dict[key] = state.to(current.device, current.dtype)
+            self._computed = None
+            self._update_count = max(self._update_count, 1)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class MeanReciprocalRank(RankMetric):
+    r"""Mean reciprocal rank: :math:`\frac{1}{|Q|} \sum_q 1 / r_q`, r the rank of the first relevant item of query q.
+
+    A query whose relevant items are not in the list, or beyond ``top_k``, counts 0 and stays in the mean. Report the
+    cut-off: MRR and MRR@10 differ. (Voorhees, TREC-8, 1999.)
+
+    The arguments are those of `RankMetric`; ``top_k=None``, the default, is no cut-off, exact for any rank.
+
+    >>> metric = MeanReciprocalRank()
+    >>> metric.update(torch.tensor([[0.1, 0.9, 0.5], [0.8, 0.1, 0.3]]), torch.tensor([2, 0]))
+    >>> metric.compute()
+    tensor(0.7500)
+    """
+
+    key = "mrr"
+    needs_cut_off = False
+
+    def gain(self, ranks: Tensor) -> Tensor:
+        """Return 1 / rank."""
+        return 1 / ranks
+
+
+class HitRate(RankMetric):
+    """Hit rate (recall@k of one relevant item): the share of queries whose first relevant item is at a rank <= k.
+
+    The arguments are those of `RankMetric`; ``top_k`` has to be given.
+
+    >>> metric = HitRate(top_k=[1, 2])
+    >>> metric.update(torch.tensor([[0.1, 0.9, 0.5], [0.8, 0.1, 0.3]]), torch.tensor([2, 0]))
+    >>> metric.compute()
+    {'hit_rate@1': tensor(0.5000), 'hit_rate@2': tensor(1.)}
+    """
+
+    key = "hit_rate"
+
+    def gain(self, ranks: Tensor) -> Tensor:
+        """Return 1."""
+        return torch.ones_like(ranks)
+
+
+class NormalizedDCG(RankMetric):
+    r"""NDCG of one relevant item: the mean of :math:`1 / \log_2(1 + r_q)`, whose ideal value is 1 at rank 1.
+
+    With several relevant items it is that of the first; for graded relevance of many use
+    `torchmetrics.retrieval.RetrievalNormalizedDCG`. (Järvelin and Kekäläinen, 2002.)
+
+    The arguments are those of `RankMetric`; ``top_k`` has to be given.
+
+    >>> metric = NormalizedDCG(top_k=10)
+    >>> metric.update(torch.tensor([[0.1, 0.9, 0.5], [0.8, 0.1, 0.3]]), torch.tensor([2, 0]))
+    >>> metric.compute()
+    tensor(0.8155)
+    """
+
+    key = "ndcg"
+
+    def gain(self, ranks: Tensor) -> Tensor:
+        """Return 1 / log2(1 + rank)."""
+        return 1 / (1 + ranks).log2()
