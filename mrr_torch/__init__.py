@@ -4,6 +4,7 @@ from mrr_torch.catalogue import rank_catalogue
 from mrr_torch.functional import mean_reciprocal_rank, reciprocal_rank
 from mrr_torch.metrics import HitRate, MeanReciprocalRank, NormalizedDCG, RankMetric
 from mrr_torch.ranks import Ranks, rank_grouped, rank_relevant, rank_retrieved, rank_target
+from mrr_torch.sampling import sample_negatives
 
 __all__ = [
     "HitRate",
@@ -18,5 +19,6 @@ __all__ = [
     "rank_retrieved",
     "rank_target",
     "reciprocal_rank",
+    "sample_negatives",
 ]
 __version__ = "0.1.0"

@@ -30,6 +30,11 @@ def some(where: Tensor) -> bool:
     return bool(where.any()) if on_host(where) else True
 
 
+def rows_at(where: Tensor) -> Tensor:
+    """Return the indexes of the queries at ``where``; of all queries where looking would wait for the device."""
+    return where.nonzero()[:, 0] if on_host(where) else torch.arange(where.shape[0], device=where.device)
+
+
 def flat(tensor: Tensor) -> Tensor:
     """Flatten to one dimension, at no cost where there is just one."""
     return tensor if tensor.ndim == 1 else tensor.reshape(-1)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
+from mrr_torch.expectation import more_than_sampled, sampled_ranks
 from mrr_torch.ranks.base import OUTCOMES, UNRESOLVED, Ranks
 
 Ties = Literal["expected", "optimistic", "pessimistic", "realistic"]
@@ -76,7 +77,14 @@ def read(state: Tensor, bins: int, ties: Ties) -> Distribution:
 
 
 def distribute(
-    ranks: Ranks, *, ties: Ties, bins: int, dtype: torch.dtype, last: int | None = None, single: bool = False
+    ranks: Ranks,
+    *,
+    ties: Ties,
+    bins: int,
+    dtype: torch.dtype,
+    negatives: int | None = None,
+    last: int | None = None,
+    single: bool = False,
 ) -> Tensor:
     """Return the state vector of a batch of ranks, without waiting for its device.
 
@@ -85,31 +93,38 @@ def distribute(
         ties: the tie rule.
         bins: ranks to tell apart.
         dtype: of the state.
+        negatives: where a target has more competitors, take the expectation over draws of so many of them.
         last: no rank is beyond it; None if that is not known.
         single: no query has several relevant items.
     """
-    higher, tied, relevant, _ = map(_checks.flat, ranks)
+    higher, tied, relevant, candidates = map(_checks.flat, ranks)
     steps = bins * steps_per_rank(ties)
+    first_outcome = steps + 1 + TAIL
     start, length = spans(higher, tied, relevant, ties)
     found = relevant > 0
-    spread = found & (tied > 0) if ties == "expected" else None
+    sampled = more_than_sampled(found, candidates, negatives, last)
+    ranked = found if sampled is None else found & ~sampled
+    spread = ranked & (tied > 0) if ties == "expected" else None
     if spread is not None and not _checks.some(spread):
         spread = None
     # Each query is counted in one place: at its rank if it has just one, else at its outcome.
-    first_outcome = steps + 1 + TAIL
-    place = torch.where(found, start.clamp(max=steps), (first_outcome + 1) - relevant.clamp(min=2 - OUTCOMES))
-    if spread is not None:
-        place = torch.where(spread, first_outcome, place)
+    place = (first_outcome + 1) - relevant.clamp(2 - OUTCOMES, 1)
+    place = torch.where(ranked if spread is None else ranked & ~spread, start.clamp(max=steps), place)
     state = torch.zeros(state_size(bins, ties), dtype=dtype, device=higher.device)
     state.index_add_(0, place, state.new_ones(1).expand(place.shape))
     at_rank = state[: steps + 1].clone()
     state[first_outcome] += at_rank.sum()
     # The mass is kept as differences from rank to rank, where a query that is spread evenly takes two entries.
     state[1 : steps + 1] -= at_rank[:-1]
-    weight = found.to(dtype)
+    if sampled is not None:
+        for _, _, chance in sampled_ranks(higher, tied, candidates, sampled, negatives or 0, ties):
+            mass = chance.sum(0).to(dtype)
+            state[: mass.shape[0]] += mass
+            state[1 : 1 + mass.shape[0]] -= mass
+    weight = ranked.to(dtype)
     if spread is not None:
         several = torch.zeros_like(spread) if single else spread & (relevant > 1)
-        rows = _rows_at(spread)
+        rows = _checks.rows_at(spread)
         even = (spread & ~several)[rows].to(dtype) / length[rows]
         ends = torch.cat([start[rows], start[rows] + length[rows]]).clamp(max=steps)
         state.index_add_(0, ends, torch.cat([even, -even]))
@@ -153,7 +168,7 @@ def several_relevant(
         ``(rows, width)``.
     """
     host = _checks.on_host(several)
-    queries = _rows_at(several)
+    queries = _checks.rows_at(several)
     dtype = state_dtype(higher.device)
     for rows in torch.split(queries, BINS // 2) if queries.numel() else ():
         above, rivals, wanted = higher[rows, None], tied[rows, None], relevant[rows, None].clamp(min=1)
@@ -179,11 +194,6 @@ def reciprocals_between(low: Tensor, high: Tensor) -> Tensor:
     # Euler-Maclaurin at the half-way points; the next term is below 1e-20 from 1024 on.
     smooth = ((b - a) / a).log1p() + (b**-2 - a**-2) / 24 - 7 * (b**-4 - a**-4) / 960
     return torch.where(low < BINS, torch.digamma(high + 1) - torch.digamma(low + 1), smooth)
-
-
-def _rows_at(where: Tensor) -> Tensor:
-    """Return the indexes of the queries at ``where``; of all queries where looking would wait for the device."""
-    return where.nonzero()[:, 0] if _checks.on_host(where) else torch.arange(where.shape[0], device=where.device)
 
 
 def _tail(start: Tensor, length: Tensor, weight: Tensor, ties: Ties, bins: int) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from mrr_torch.distribution import (
     state_dtype,
     steps_per_rank,
 )
+from mrr_torch.expectation import more_than_sampled, sampled_ranks
 from mrr_torch.protocol import EmptyTargetAction, Protocol, check_top_k, refuse_faults
 from mrr_torch.ranks.base import EMPTY, IGNORED, OUTCOMES, Ranks
 from mrr_torch.ranks.forms import Ranked, rank
@@ -75,7 +78,7 @@ def reciprocal_rank(
         num_negatives=protocol.num_negatives,
     )
     shape, outcome = ranked.ranks.relevant.shape, ranked.ranks.relevant.reshape(-1)
-    value = _expected_reciprocal(ranked, cut, protocol.ties)
+    value = _expected_reciprocal(ranked, cut, protocol)
     value = torch.where(outcome == EMPTY, 1.0 if empty_target_action == "pos" else 0.0, value)
     skipped = outcome == IGNORED
     if empty_target_action == "skip":
@@ -146,9 +149,10 @@ def mean_reciprocal_rank(
     return values.nanmean().nan_to_num(nan=0.0)
 
 
-def _expected_reciprocal(ranked: Ranked, top_k: int | None, ties: Ties) -> Tensor:
+def _expected_reciprocal(ranked: Ranked, top_k: int | None, protocol: Protocol) -> Tensor:
     """Return the reciprocal ranks ``(queries,)`` in float64; 0 where nothing was found."""
-    higher, tied, relevant, _ = map(_checks.flat, ranked.ranks)
+    higher, tied, relevant, candidates = map(_checks.flat, ranked.ranks)
+    ties, found = protocol.ties, relevant > 0
     dtype, steps = state_dtype(higher.device), steps_per_rank(ties)
     start, length = spans(higher, tied, relevant, ties)
     first, stop = start, start + length
@@ -159,14 +163,21 @@ def _expected_reciprocal(ranked: Ranked, top_k: int | None, ties: Ties) -> Tenso
     value = torch.where(
         length == 1, (stop - first) / (1 + start.to(dtype) / steps), reciprocals_between(first, stop) / length
     )
-    several = (relevant > 1) & (tied > 0) if ties == "expected" and not ranked.single else None
-    if several is not None:
+    blocks: list[tuple[Tensor, Iterable[tuple[Tensor, Tensor, Tensor]]]] = []
+    if ties == "expected" and not ranked.single:
+        several = (relevant > 1) & (tied > 0)
         last = ranked.last if top_k is None or ranked.last is None else min(top_k, ranked.last)
         if last is None and not _checks.on_host(several):
             last = int((higher + tied).max()) + 1
-        spread = torch.zeros_like(value)
-        for rows, _, rank, chance in several_relevant(higher, tied, relevant, several, last):
-            inside = chance if top_k is None else chance * (rank <= top_k)
-            spread[rows] += (inside / rank).sum(1)
-        value = torch.where(several, spread, value)
-    return torch.where(relevant > 0, value, 0.0)
+        unevenly = several_relevant(higher, tied, relevant, several, last)
+        blocks.append((several, ((rows, rank, chance) for rows, _, rank, chance in unevenly)))
+    sampled = more_than_sampled(found, candidates, protocol.num_negatives, ranked.last)
+    if sampled is not None:
+        negatives = protocol.num_negatives or 0
+        blocks.append((sampled, sampled_ranks(higher, tied, candidates, sampled, negatives, ties)))
+    for where, parts in blocks:
+        value = torch.where(where, 0.0, value)
+        for rows, places, chance in parts:
+            counted = chance if top_k is None else chance * (places <= top_k)
+            value[rows] += torch.where(where[rows], (counted / places).sum(1), 0.0)
+    return torch.where(found, value, 0.0)

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
-from torchmetrics import Metric
+from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch.distribution import BINS, Distribution, Ties, distribute, read, state_dtype, state_size
+from mrr_torch.expectation import full_catalogue_gain
+from mrr_torch.intervals import Moments, normal_interval, wilson_interval
+from mrr_torch.lifecycle import SummedStateMetric
 from mrr_torch.protocol import (
     EmptyTargetAction,
     Protocol,
+    check_confidence,
     check_top_k,
     outcome_count,
     refuse_empty,
     refuse_faults,
 )
-from mrr_torch.ranks.base import EMPTY, MISSED, NAN, UNRESOLVED, Ranks
+from mrr_torch.ranks.base import EMPTY, FOUND, MISSED, NAN, UNRESOLVED, Ranks
 from mrr_torch.ranks.forms import rank
 
 
-class RankMetric(Metric):
+class RankMetric(SummedStateMetric):
     """The mean of a gain over the ranks of all queries, accumulated on the device in constant memory.
 
     Metrics with the same settings but different gains and cut-offs share their state: a `MetricCollection` of them
@@ -40,7 +42,16 @@ class RankMetric(Metric):
             nothing, ``"error"`` is refused.
         ignore_index: queries with this target, and items with this label, are left out.
         num_negatives: None: every column competes (full catalogue). m: sampled mode, the target among m negatives;
-            values run far higher and need not keep the order of models (Krichene and Rendle, KDD 2020).
+            values run far higher and need not keep the order of models (Krichene and Rendle, KDD 2020). From exactly m
+            competitors the observed rank is taken; from more (full scores, or `Ranks` of a catalogue) the exact
+            expectation over all draws of m of them: no sampling noise, no seed.
+        confidence: e.g. 0.95; adds ``..._low`` and ``..._high`` to the result, which is a dict then. The interval is
+            for the mean over the population that the queries were drawn from: normal, from the spread of the queries'
+            values (for the hit rate Wilson's). It is too narrow for few queries (below about 100), or few hits, or
+            queries that are not independent (several of one user); a spread tie makes it a little too wide.
+        catalogue_size: with ``num_negatives``, candidates in the full catalogue; adds ``..._full_estimate``: an
+            estimate of the full-catalogue value from the sampled ranks (`full_catalogue_gain`), with a bias towards
+            its prior, never the value itself.
         kwargs: of `torchmetrics.Metric`.
 
     Raises:
@@ -64,14 +75,22 @@ class RankMetric(Metric):
         empty_target_action: EmptyTargetAction = "neg",
         ignore_index: int | None = None,
         num_negatives: int | None = None,
+        confidence: float | None = None,
+        catalogue_size: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.top_k = top_k
+        self.confidence = check_confidence(confidence)
+        self.catalogue_size = _check_catalogue_size(catalogue_size, num_negatives)
         self.protocol = Protocol.check(ties, empty_target_action, ignore_index, num_negatives)
         self._cuts = self._check_cuts(top_k)
         # Cut-offs beyond the usual number of ranks get a longer state (of another shape, so never shared by mistake).
-        self._bins = max([BINS, *(k for k in self._cuts if k is not None)])
+        self._bins = max([BINS, *(k for k in self._cuts if k is not None), (num_negatives or 0) + 1])
+        self._full_gains = {}
+        if self.catalogue_size is not None and self.protocol.num_negatives is not None:
+            size, negatives = self.catalogue_size, self.protocol.num_negatives
+            self._full_gains = {k: full_catalogue_gain(self.gain, size, negatives, k) for k in self._cuts}
         device = torch.get_default_device()
         default = torch.zeros(state_size(self._bins, ties), dtype=state_dtype(device), device=device)
         self.add_state(self.protocol.state_name, default, dist_reduce_fx="sum")
@@ -130,39 +149,40 @@ class RankMetric(Metric):
             ties=self.protocol.ties,
             bins=self._bins,
             dtype=state.dtype,
+            negatives=self.protocol.num_negatives,
             last=ranked.last,
             single=ranked.single,
         )
         # Not in place: the state may be a tensor of the caller's checkpoint.
         setattr(self, self.protocol.state_name, state + added)
 
+    def interval(self, moments: Moments, confidence: float) -> tuple[float, float]:
+        """Return the confidence interval of a mean of gains."""
+        return normal_interval(moments, confidence)
+
     def compute(self) -> Tensor | dict[str, Tensor]:
-        """Return the mean over all queries seen: a scalar, or a dict if ``top_k`` is a sequence; 0 without queries.
+        """Return the mean over all queries seen; 0 without queries.
+
+        Returns:
+            A scalar in torch's default dtype on the metric's device. A dict of such scalars if ``top_k`` is a sequence
+            (``"mrr@5"``, ``"mrr@10"``, ...) or if intervals or estimates are asked for.
 
         Raises:
             ValueError: bad values that ``update`` could not see without waiting for the device.
         """
         seen = read(self._state, self._bins, self.protocol.ties)
         refuse_faults(seen.outcomes, self.protocol.empty_target_action)
-        values = {self._name(k): self._result(self._mean(seen, k)) for k in self._cuts}
-        return values if isinstance(self.top_k, Sequence) else values[self._name(self._cuts[0])]
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Add a batch and return the value of this batch alone; bad input leaves the metric as it was."""
-        # torchmetrics resets the state before it updates; nothing is ever changed in place, so references suffice.
-        before = dict(self.__dict__)
-        try:
-            return super().forward(*args, **kwargs)
-        except Exception:
-            self.__dict__.update(before)
-            raise
-
-    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Add the queries of another metric, or of its state dict, to this one."""
-        super().merge_state(incoming_state)
-        # torchmetrics leaves the value of before the merge in the cache, and the count of updates as it was.
-        self._computed = None
-        self._update_count += incoming_state.update_count if isinstance(incoming_state, Metric) else 1
+        values: dict[str, float] = {}
+        for k in self._cuts:
+            values |= self._read_outs(self._name(k), self._moments(seen, k))
+            if k in self._full_gains:
+                values |= self._read_outs(f"{self._name(k)}_full_estimate", self._full_moments(seen, k))
+        results = {
+            name: torch.tensor(value, dtype=torch.get_default_dtype(), device=self.device)
+            for name, value in values.items()
+        }
+        several = isinstance(self.top_k, Sequence) or len(results) > 1
+        return results if several else results[self._name(self._cuts[0])]
 
     @property
     def _state(self) -> Tensor:
@@ -181,66 +201,57 @@ class RankMetric(Metric):
     def _name(self, k: int | None) -> str:
         return self.key if k is None else f"{self.key}@{k}"
 
-    def _result(self, value: float) -> Tensor:
-        return torch.tensor(value, dtype=torch.get_default_dtype(), device=self.device)
+    def _read_outs(self, name: str, moments: Moments) -> dict[str, float]:
+        values = {name: moments.mean}
+        if self.confidence is not None:
+            values[f"{name}_low"], values[f"{name}_high"] = self.interval(moments, self.confidence)
+        return values
 
-    def _mean(self, seen: Distribution, k: int | None) -> float:
-        action = self.protocol.empty_target_action
-        empty = outcome_count(seen.outcomes, EMPTY)
-        queries = sum(outcome_count(seen.outcomes, code) for code in (1, MISSED, NAN))
-        queries += 0 if action == "skip" else empty
+    def _moments(self, seen: Distribution, k: int | None) -> Moments:
         gains = self.gain(seen.ranks)
         if k is not None:
-            gains = gains * (seen.ranks <= k)
-        total = float((seen.mass * gains).sum()) + (empty if action == "pos" else 0)
-        if k is None:
-            if outcome_count(seen.outcomes, UNRESOLVED):
-                raise ValueError(
-                    _checks.fault(
-                        "preds",
-                        f"scores or a top_k where several relevant items tie beyond rank {self._bins}",
-                        f"Ranks with such ties, in {outcome_count(seen.outcomes, UNRESOLVED)} queries, and no top_k",
-                    )
+            return self._add_up(seen, gains * (seen.ranks <= k))
+        if outcome_count(seen.outcomes, UNRESOLVED):
+            raise ValueError(
+                _checks.fault(
+                    "preds",
+                    f"scores or a top_k where several relevant items tie beyond rank {self._bins}",
+                    f"Ranks with such ties, in {outcome_count(seen.outcomes, UNRESOLVED)} queries, and no top_k",
                 )
-            total += seen.tail
-        return total / queries if queries else 0.0
+            )
+        return self._add_up(seen, gains, seen.tail, seen.tail_squares)
 
-    def _wrap_update(self, update: Callable[..., None]) -> Callable[..., None]:
-        """Let a refused update leave no trace: torchmetrics counts it, and drops the cached value, before it runs."""
-        wrapped = super()._wrap_update(update)
+    def _full_moments(self, seen: Distribution, k: int | None) -> Moments:
+        gains, place = self._full_gains[k], seen.ranks - 1
+        # Realistic ranks half-way between two count the mean of both.
+        last = gains.shape[0] - 1
+        low, high = (gains[x.long().clamp(max=last)] for x in (place.floor(), place.ceil()))
+        moments = self._add_up(seen, (low + high) / 2 * (place <= last))
+        return moments._replace(mean=min(max(moments.mean, 0.0), 1.0))
 
-        @functools.wraps(update)
-        def atomic(*args: Any, **kwargs: Any) -> None:
-            before = self._update_count, self._computed
-            try:
-                wrapped(*args, **kwargs)
-            except Exception:
-                self._update_count, self._computed = before
-                raise
+    def _add_up(self, seen: Distribution, gains: Tensor, tail: float = 0.0, tail_squares: float = 0.0) -> Moments:
+        """Return the mean and the mean square of gains (and of a tail of them) over all queries that count."""
+        action = self.protocol.empty_target_action
+        empty = outcome_count(seen.outcomes, EMPTY)
+        queries = sum(outcome_count(seen.outcomes, code) for code in (FOUND, MISSED, NAN))
+        queries += 0 if action == "skip" else empty
+        if not queries:
+            return Moments(0, 0.0, 0.0)
+        certain = empty if action == "pos" else 0
+        total = float((seen.mass * gains).sum()) + tail + certain
+        squares = float((seen.mass * gains**2).sum()) + tail_squares + certain
+        return Moments(queries, total / queries, squares / queries)
 
-        return atomic
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> nn.Module:
-        """Move the state where ``fn`` moves tensors, but never cast it: bfloat16 could not count to 257."""
-
-        def moved(tensor: Tensor) -> Tensor:
-            device = fn(tensor.new_empty(0, dtype=torch.float32)).device
-            if tensor.is_floating_point() and state_dtype(device) != torch.float64:
-                return tensor.to(device, state_dtype(device))
-            result = fn(tensor)
-            return result if result.dtype == tensor.dtype else tensor.to(result.device)
-
-        return super()._apply(moved, exclude_state)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        key = prefix + self.protocol.state_name
-        if key in state_dict:
-            state, current = state_dict[key], self._state
-            _checks.same_shape(key, state, _checks.shape(current))
-            state_dict[key] = state.to(current.device, current.dtype)
-            self._computed = None
-            self._update_count = max(self._update_count, 1)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+def _check_catalogue_size(catalogue_size: Any, num_negatives: int | None) -> int | None:
+    if catalogue_size is None:
+        return None
+    size = _checks.positive_int("catalogue_size", catalogue_size)
+    if num_negatives is None:
+        raise ValueError(_checks.fault("catalogue_size", "None without num_negatives", size))
+    if size < 1 + num_negatives:
+        raise ValueError(_checks.fault("catalogue_size", f"at least 1 + num_negatives, {1 + num_negatives}", size))
+    return size
 
 
 class MeanReciprocalRank(RankMetric):
@@ -277,6 +288,10 @@ class HitRate(RankMetric):
     """
 
     key = "hit_rate"
+
+    def interval(self, moments: Moments, confidence: float) -> tuple[float, float]:
+        """Return Wilson's interval of a share."""
+        return wilson_interval(moments, confidence)
 
     def gain(self, ranks: Tensor) -> Tensor:
         """Return 1."""

@@ -56,6 +56,17 @@ def check_top_k(top_k: Any) -> int | None:
     return None if top_k is None else _checks.positive_int("top_k", top_k)
 
 
+def check_confidence(confidence: Any) -> float | None:
+    """Check a confidence level: a number between 0 and 1, or None for no interval."""
+    if confidence is None:
+        return None
+    if isinstance(confidence, bool) or not isinstance(confidence, (int, float)):
+        raise TypeError(_checks.fault("confidence", "a number between 0 and 1, or None", repr(confidence)))
+    if not 0 < confidence < 1:
+        raise ValueError(_checks.fault("confidence", "a number between 0 and 1, or None", confidence))
+    return float(confidence)
+
+
 def outcome_count(outcomes: list[float], code: int) -> int:
     """Return how many queries ended as ``code`` says; ``outcomes`` starts with those that were found."""
     return int(outcomes[1 - code])

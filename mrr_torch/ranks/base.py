@@ -10,6 +10,7 @@ from torch import Tensor
 from mrr_torch import _checks
 
 # A query's outcome, kept in `Ranks.relevant` where there is no relevant item in reach to count.
+FOUND = 1  # or more: the relevant items in the tie
 EMPTY = 0  # the query has no relevant item at all; `empty_target_action` decides
 MISSED = -1  # its relevant items are not in the list: reciprocal rank 0
 NAN = -2  # the score of its relevant item is NaN: reciprocal rank 0, and a warning
@@ -18,12 +19,16 @@ IGNORED = -3  # told to be skipped (`ignore_index`)
 BAD_TARGET = -4
 BAD_RELEVANCE = -5
 BAD_EXCLUDE = -6
-UNRESOLVED = -7  # not of `Ranks`: a tie of several relevant items too wide to be followed without waiting
-OUTCOMES = 9  # found (1 or more relevant items), then the eight codes above, in order
+BAD_SEVERAL = -7
+UNRESOLVED = -8  # not of `Ranks`: a tie of several relevant items too wide to be followed without waiting
+OUTCOMES = 10  # found (1 or more relevant items), then the nine codes above, in order
 
 FAULTS = {
     BAD_TARGET: _checks.fault("target", "ids in 0..N-1 (or ignore_index)", "ids outside, in {count} queries"),
     BAD_RELEVANCE: _checks.fault("target", "relevance >= 0 (or ignore_index)", "negative values, in {count} queries"),
+    BAD_SEVERAL: _checks.fault(
+        "preds", "one relevant item with more than 1 + num_negatives candidates", "several, in {count} queries"
+    ),
     BAD_EXCLUDE: _checks.fault("exclude", "ids in 0..N-1, padded with negative ids", "ids beyond, in {count} queries"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,7 +84,7 @@ def competing(options: Options, relevant: TileMask) -> TileMask | None:
         if ids is not None:
             listed = _rows(ids, rows)
             names = None if candidates is None else candidates[rows, columns]
-            out = out | (_scattered(listed, columns, own) if names is None else _occurs(names, listed))
+            out = out | (_scattered(listed, columns, own) if names is None else occurs(names, listed))
         return own | ~out
 
     one_each = present if candidates is None else _one_of_each_item(candidates, present, relevant)
@@ -114,9 +115,9 @@ def subtract_excluded(
     higher, equal, _, candidates = counts
     # Each item is taken out once, however often it is listed: sorted ids, and a mask of the first of each.
     if ids.shape[0] == 1:
-        ids = ids.sort(-1).values.expand(scores.shape[0], -1)
+        ids = sort_rows(ids).expand(scores.shape[0], -1)
     for rows in row_tiles(scores.shape[0], ids.shape[1], scores.device):
-        gone = ids[rows] if ids.stride(0) == 0 or ids.shape[1] == 1 else ids[rows].sort(-1).values
+        gone = ids[rows] if ids.stride(0) == 0 or ids.shape[1] == 1 else sort_rows(ids[rows])
         used = (gone >= 0) & (gone < scores.shape[1])
         used[:, 1:] &= gone[:, 1:] != gone[:, :-1]
         gone = gone.clamp(0, scores.shape[1] - 1)
@@ -126,6 +127,14 @@ def subtract_excluded(
         equal[rows] -= ((theirs == threshold) & used).sum(1)
         candidates[rows] -= used.sum(1)
     return counts
+
+
+def sort_rows(ids: Tensor) -> Tensor:
+    """Sort each row of ids."""
+    if _checks.on_host(ids):
+        # NumPy sorts integers with vector instructions, some 20 times faster than torch, which sorts pairs with places.
+        return torch.from_numpy(np.sort(ids.numpy(), axis=-1))
+    return ids.sort(-1).values
 
 
 def first_of_each_id(ids: Tensor, preferred: Tensor) -> Tensor:
@@ -140,11 +149,11 @@ def first_of_each_id(ids: Tensor, preferred: Tensor) -> Tensor:
     return torch.empty_like(first).scatter_(-1, order, first)
 
 
-def _occurs(ids: Tensor, lists: Tensor) -> Tensor:
+def occurs(ids: Tensor, lists: Tensor) -> Tensor:
     """Say which ``ids`` (rows, columns) occur in the list (rows, H) of their row."""
     if lists.shape[1] == 0:
         return torch.zeros_like(ids, dtype=torch.bool)
-    lists = lists.contiguous().sort(-1).values
+    lists = sort_rows(lists.contiguous())
     place = torch.searchsorted(lists, ids.contiguous()).clamp_(max=lists.shape[1] - 1)
     return lists.gather(1, place) == ids
 

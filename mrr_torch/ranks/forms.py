@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.ranks.base import Ranks, check_ranks
+from mrr_torch.ranks.base import BAD_SEVERAL, Ranks, check_ranks, mark
 from mrr_torch.ranks.dense import rank_relevant, rank_target
 from mrr_torch.ranks.grouped import rank_grouped
 
@@ -41,25 +41,31 @@ def rank(
     """Rank the input of ``update``, in whichever form it comes."""
     if isinstance(preds, Ranks):
         given = {"target": target, "indexes": indexes, "candidates": candidates, "exclude": exclude, "mask": mask}
-        for name, value in given.items():
-            if value is not None:
-                raise ValueError(_checks.fault(name, "None, since preds are already ranks", type(value).__name__))
-        return Ranked(check_ranks("preds", preds), None, False)
+        _refuse(given, "None, since preds are already ranks")
+        return Ranked(_one_relevant(check_ranks("preds", preds), num_negatives), None, False)
     preds = _checks.scores_tensor("preds", preds)
     shape = _checks.shape(preds)
     if indexes is not None:
-        if candidates is not None:
-            raise ValueError(_checks.fault("candidates", "None with indexes", type(candidates).__name__))
+        _refuse({"candidates": candidates, "num_negatives": num_negatives}, "None with indexes")
         ranks = rank_grouped(preds, target, indexes, exclude=exclude, mask=mask, ignore_index=ignore_index)  # type: ignore[arg-type]
         return Ranked(ranks, shape[0], False)
     target = _default_target(preds, target, num_negatives)
     options: dict[str, Any] = {"candidates": candidates, "exclude": exclude, "mask": mask, "ignore_index": ignore_index}
     if _checks.shape(target) == shape:
+        if num_negatives is not None and shape[-1] != 1 + num_negatives:
+            wanted = f"{1 + num_negatives} columns with relevance and num_negatives={num_negatives}"
+            raise ValueError(_checks.fault("preds", wanted, f"shape {shape}"))
         return Ranked(rank_relevant(preds, target, **options), shape[-1], False)
     if _checks.shape(target) != shape[:-1]:
         wanted = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
         raise ValueError(_checks.fault("target", wanted, f"shape {_checks.shape(target)}"))
     return Ranked(rank_target(preds, target, **options), shape[-1], True)
+
+
+def _refuse(given: dict[str, Any], expected: str) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(_checks.fault(name, expected, type(value).__name__))
 
 
 def _default_target(preds: Tensor, target: Tensor | None, num_negatives: int | None) -> Tensor:
@@ -79,3 +85,14 @@ def _default_target(preds: Tensor, target: Tensor | None, num_negatives: int | N
     if not isinstance(target, Tensor):
         raise TypeError(_checks.fault("target", "a tensor", type(target).__name__))
     return target
+
+
+def _one_relevant(ranks: Ranks, num_negatives: int | None) -> Ranks:
+    """Refuse several relevant items where an expectation over draws of negatives would be needed; mark if unseen."""
+    if num_negatives is None:
+        return ranks
+    several = (ranks.relevant > 1) & (ranks.candidates > 1 + num_negatives)
+    if _checks.on_host(several) and bool(several.any()):
+        wanted = f"one relevant item, or {1 + num_negatives} candidates with num_negatives={num_negatives}"
+        raise ValueError(_checks.fault("preds", wanted, f"several in {int(several.sum())} queries with more"))
+    return ranks._replace(relevant=mark(ranks.relevant, several, BAD_SEVERAL))

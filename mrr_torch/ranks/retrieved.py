@@ -136,5 +136,5 @@ def _one_kind(lists: list[list[Hashable]], wanted: list[set[Hashable]]) -> None:
     if len(have) > 1:
         raise TypeError(_checks.fault("retrieved", "ids of one type", ", ".join(sorted(have))))
     if len(have | want) > 1:
-        expected = f"ids of the type retrieved, {', '.join(have)}" if have else "ids of one type"
+        expected = f"{', '.join(have)} ids, as retrieved" if have else "ids of one type"
         raise TypeError(_checks.fault("relevant", expected, ", ".join(sorted(want))))
