@@ -2,7 +2,8 @@
 
 from mrr_torch.catalogue import rank_catalogue
 from mrr_torch.functional import mean_reciprocal_rank, reciprocal_rank
-from mrr_torch.metrics import HitRate, MeanReciprocalRank, NormalizedDCG, RankMetric
+from mrr_torch.metrics import HitRate, MeanReciprocalRank, NormalizedDCG, RankDistribution
+from mrr_torch.rank_metric import RankMetric
 from mrr_torch.ranks import Ranks, rank_grouped, rank_relevant, rank_retrieved, rank_target
 from mrr_torch.sampling import sample_negatives
 
@@ -10,6 +11,7 @@ __all__ = [
     "HitRate",
     "MeanReciprocalRank",
     "NormalizedDCG",
+    "RankDistribution",
     "RankMetric",
     "Ranks",
     "mean_reciprocal_rank",

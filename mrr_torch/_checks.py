@@ -40,13 +40,13 @@ def flat(tensor: Tensor) -> Tensor:
     return tensor if tensor.ndim == 1 else tensor.reshape(-1)
 
 
-def scores_tensor(name: str, value: Any) -> Tensor:
-    """Check that ``value`` is a tensor of real numbers with at least one column, and detach it."""
+def scores_tensor(name: str, value: Any, *, may_be_empty: bool = False) -> Tensor:
+    """Check that ``value`` is a tensor of real numbers, with at least one column unless said otherwise; detach it."""
     if not isinstance(value, Tensor):
         raise TypeError(fault(name, "a tensor of scores", type(value).__name__))
     if value.is_complex():
         raise TypeError(fault(name, "real scores", value.dtype))
-    if value.ndim == 0 or value.shape[-1] == 0:
+    if value.ndim == 0 or (value.shape[-1] == 0 and not may_be_empty):
         raise ValueError(fault(name, "at least one score per query (shape (..., N), N >= 1)", f"shape {shape(value)}"))
     # The comparisons write into buffers (`out=`), which tensors with a gradient refuse.
     return value.detach()

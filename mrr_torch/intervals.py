@@ -42,4 +42,5 @@ def wilson_interval(moments: Moments, confidence: float) -> tuple[float, float]:
     scale = 1 + z**2 / queries
     middle = (share + z**2 / (2 * queries)) / scale
     reach = z / scale * (share * (1 - share) / queries + z**2 / (4 * queries**2)) ** 0.5
-    return max(middle - reach, 0.0), min(middle + reach, 1.0)
+    # At the ends the difference is 0 but for rounding.
+    return max(middle - reach, 0.0) if share > 0 else 0.0, min(middle + reach, 1.0) if share < 1 else 1.0

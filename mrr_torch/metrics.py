@@ -1,257 +1,21 @@
-"""The metrics: one state and life cycle (`RankMetric`), and a gain over the distribution of ranks for each of them."""
+"""The metrics: each a gain over the distribution of ranks, and the distribution itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.distribution import BINS, Distribution, Ties, distribute, read, state_dtype, state_size
-from mrr_torch.expectation import full_catalogue_gain
-from mrr_torch.intervals import Moments, normal_interval, wilson_interval
-from mrr_torch.lifecycle import SummedStateMetric
-from mrr_torch.protocol import (
-    EmptyTargetAction,
-    Protocol,
-    check_confidence,
-    check_top_k,
-    outcome_count,
-    refuse_empty,
-    refuse_faults,
-)
-from mrr_torch.ranks.base import EMPTY, FOUND, MISSED, NAN, UNRESOLVED, Ranks
-from mrr_torch.ranks.forms import rank
-
-
-class RankMetric(SummedStateMetric):
-    """The mean of a gain over the ranks of all queries, accumulated on the device in constant memory.
-
-    Metrics with the same settings but different gains and cut-offs share their state: a `MetricCollection` of them
-    ranks each batch once.
-
-    Args:
-        top_k: the cut-off: a query whose rank is beyond it counts 0. A positive int gives a scalar; a sequence gives a
-            dict, one entry for each; None, where the metric knows a value without cut-off (MRR), is none.
-        ties: where the relevant item stands among items of the same score. ``"expected"``: the mean over all orders of
-            the tied items (McSherry and Najork, 2008), so that the order of columns never matters; ``"optimistic"``
-            before and ``"pessimistic"`` after all of them; ``"realistic"``: the gain at the mean of these two ranks.
-        empty_target_action: what a query without any relevant item counts: ``"neg"`` 0, ``"pos"`` 1, ``"skip"``
-            nothing, ``"error"`` is refused.
-        ignore_index: queries with this target, and items with this label, are left out.
-        num_negatives: None: every column competes (full catalogue). m: sampled mode, the target among m negatives;
-            values run far higher and need not keep the order of models (Krichene and Rendle, KDD 2020). From exactly m
-            competitors the observed rank is taken; from more (full scores, or `Ranks` of a catalogue) the exact
-            expectation over all draws of m of them: no sampling noise, no seed.
-        confidence: e.g. 0.95; adds ``..._low`` and ``..._high`` to the result, which is a dict then. The interval is
-            for the mean over the population that the queries were drawn from: normal, from the spread of the queries'
-            values (for the hit rate Wilson's). It is too narrow for few queries (below about 100), or few hits, or
-            queries that are not independent (several of one user); a spread tie makes it a little too wide.
-        catalogue_size: with ``num_negatives``, candidates in the full catalogue; adds ``..._full_estimate``: an
-            estimate of the full-catalogue value from the sampled ranks (`full_catalogue_gain`), with a bias towards
-            its prior, never the value itself.
-        kwargs: of `torchmetrics.Metric`.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong type or value.
-    """
-
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
-    plot_lower_bound = 0.0
-    plot_upper_bound = 1.0
-
-    key: ClassVar[str]
-    needs_cut_off: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        top_k: int | Sequence[int | None] | None = None,
-        *,
-        ties: Ties = "expected",
-        empty_target_action: EmptyTargetAction = "neg",
-        ignore_index: int | None = None,
-        num_negatives: int | None = None,
-        confidence: float | None = None,
-        catalogue_size: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.top_k = top_k
-        self.confidence = check_confidence(confidence)
-        self.catalogue_size = _check_catalogue_size(catalogue_size, num_negatives)
-        self.protocol = Protocol.check(ties, empty_target_action, ignore_index, num_negatives)
-        self._cuts = self._check_cuts(top_k)
-        # Cut-offs beyond the usual number of ranks get a longer state (of another shape, so never shared by mistake).
-        self._bins = max([BINS, *(k for k in self._cuts if k is not None), (num_negatives or 0) + 1])
-        self._full_gains = {}
-        if self.catalogue_size is not None and self.protocol.num_negatives is not None:
-            size, negatives = self.catalogue_size, self.protocol.num_negatives
-            self._full_gains = {k: full_catalogue_gain(self.gain, size, negatives, k) for k in self._cuts}
-        device = torch.get_default_device()
-        default = torch.zeros(state_size(self._bins, ties), dtype=state_dtype(device), device=device)
-        self.add_state(self.protocol.state_name, default, dist_reduce_fx="sum")
-
-    def gain(self, ranks: Tensor) -> Tensor:
-        """Return what a query counts whose relevant item stands at each of ``ranks`` (float64, from 1)."""
-        raise NotImplementedError
-
-    def update(
-        self,
-        preds: Tensor | Ranks,
-        target: Tensor | None = None,
-        *,
-        indexes: Tensor | None = None,
-        candidates: Tensor | None = None,
-        exclude: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> None:
-        """Add a batch of queries. Bad input is refused and leaves the metric as it was; a device is never waited for.
-
-        Args:
-            preds: scores ``(..., N)`` of any real dtype, higher is better; ``(T,)`` with ``indexes``; or a `Ranks`.
-            target: integer column of the relevant item ``(...)``; or relevance ``(..., N)``, bool or integer, above 0
-                is relevant. In sampled mode it may be left out where there are exactly 1 + ``num_negatives`` columns:
-                the target is column 0.
-            indexes: ``(T,)``; integer id of each item's query, for ragged lists. A query's items come in one call.
-            candidates: ``(..., N)``; integer id of each column, if not its number. Columns with the target's id never
-                compete, repeats compete once, negative ids are padding.
-            exclude: what never competes, but for the target: ids ``(..., H)`` padded with negative ids, ids ``(H,)``
-                for all queries, or a bool mask of the shape of ``preds``. Ids are columns, or those in ``candidates``.
-            mask: bool, of the shape of ``preds``; True where a column is real, for padded lists.
-
-        Raises:
-            TypeError: an argument of the wrong type or dtype.
-            ValueError: a wrong shape or device; on a CPU also a wrong value. On an accelerator these are counted and
-                raised by ``compute``.
-        """
-        ranked = rank(
-            preds,
-            target,
-            indexes=indexes,
-            candidates=candidates,
-            exclude=exclude,
-            mask=mask,
-            ignore_index=self.protocol.ignore_index,
-            num_negatives=self.protocol.num_negatives,
-        )
-        refuse_empty(ranked.ranks, self.protocol.empty_target_action)
-        ranks, state = ranked.ranks, self._state
-        if ranks.higher.device != state.device:
-            if not isinstance(preds, Ranks):
-                raise ValueError(_checks.fault("preds", f"a tensor on {state.device}, as the metric", preds.device))
-            ranks = Ranks(*(field.to(state.device, non_blocking=True) for field in ranks))
-        added = distribute(
-            ranks,
-            ties=self.protocol.ties,
-            bins=self._bins,
-            dtype=state.dtype,
-            negatives=self.protocol.num_negatives,
-            last=ranked.last,
-            single=ranked.single,
-        )
-        # Not in place: the state may be a tensor of the caller's checkpoint.
-        setattr(self, self.protocol.state_name, state + added)
-
-    def interval(self, moments: Moments, confidence: float) -> tuple[float, float]:
-        """Return the confidence interval of a mean of gains."""
-        return normal_interval(moments, confidence)
-
-    def compute(self) -> Tensor | dict[str, Tensor]:
-        """Return the mean over all queries seen; 0 without queries.
-
-        Returns:
-            A scalar in torch's default dtype on the metric's device. A dict of such scalars if ``top_k`` is a sequence
-            (``"mrr@5"``, ``"mrr@10"``, ...) or if intervals or estimates are asked for.
-
-        Raises:
-            ValueError: bad values that ``update`` could not see without waiting for the device.
-        """
-        seen = read(self._state, self._bins, self.protocol.ties)
-        refuse_faults(seen.outcomes, self.protocol.empty_target_action)
-        values: dict[str, float] = {}
-        for k in self._cuts:
-            values |= self._read_outs(self._name(k), self._moments(seen, k))
-            if k in self._full_gains:
-                values |= self._read_outs(f"{self._name(k)}_full_estimate", self._full_moments(seen, k))
-        results = {
-            name: torch.tensor(value, dtype=torch.get_default_dtype(), device=self.device)
-            for name, value in values.items()
-        }
-        several = isinstance(self.top_k, Sequence) or len(results) > 1
-        return results if several else results[self._name(self._cuts[0])]
-
-    @property
-    def _state(self) -> Tensor:
-        state: Tensor = getattr(self, self.protocol.state_name)
-        return state
-
-    def _check_cuts(self, top_k: Any) -> list[int | None]:
-        several = isinstance(top_k, Sequence) and not isinstance(top_k, str)
-        cuts = [check_top_k(k) for k in (top_k if several else [top_k])]
-        if self.needs_cut_off and None in cuts:
-            raise ValueError(_checks.fault("top_k", "a positive int or a sequence of them", top_k))
-        if not cuts or len(set(cuts)) != len(cuts):
-            raise ValueError(_checks.fault("top_k", "one or more different cut-offs", list(top_k)))
-        return cuts
-
-    def _name(self, k: int | None) -> str:
-        return self.key if k is None else f"{self.key}@{k}"
-
-    def _read_outs(self, name: str, moments: Moments) -> dict[str, float]:
-        values = {name: moments.mean}
-        if self.confidence is not None:
-            values[f"{name}_low"], values[f"{name}_high"] = self.interval(moments, self.confidence)
-        return values
-
-    def _moments(self, seen: Distribution, k: int | None) -> Moments:
-        gains = self.gain(seen.ranks)
-        if k is not None:
-            return self._add_up(seen, gains * (seen.ranks <= k))
-        if outcome_count(seen.outcomes, UNRESOLVED):
-            raise ValueError(
-                _checks.fault(
-                    "preds",
-                    f"scores or a top_k where several relevant items tie beyond rank {self._bins}",
-                    f"Ranks with such ties, in {outcome_count(seen.outcomes, UNRESOLVED)} queries, and no top_k",
-                )
-            )
-        return self._add_up(seen, gains, seen.tail, seen.tail_squares)
-
-    def _full_moments(self, seen: Distribution, k: int | None) -> Moments:
-        gains, place = self._full_gains[k], seen.ranks - 1
-        # Realistic ranks half-way between two count the mean of both.
-        last = gains.shape[0] - 1
-        low, high = (gains[x.long().clamp(max=last)] for x in (place.floor(), place.ceil()))
-        moments = self._add_up(seen, (low + high) / 2 * (place <= last))
-        return moments._replace(mean=min(max(moments.mean, 0.0), 1.0))
-
-    def _add_up(self, seen: Distribution, gains: Tensor, tail: float = 0.0, tail_squares: float = 0.0) -> Moments:
-        """Return the mean and the mean square of gains (and of a tail of them) over all queries that count."""
-        action = self.protocol.empty_target_action
-        empty = outcome_count(seen.outcomes, EMPTY)
-        queries = sum(outcome_count(seen.outcomes, code) for code in (FOUND, MISSED, NAN))
-        queries += 0 if action == "skip" else empty
-        if not queries:
-            return Moments(0, 0.0, 0.0)
-        certain = empty if action == "pos" else 0
-        total = float((seen.mass * gains).sum()) + tail + certain
-        squares = float((seen.mass * gains**2).sum()) + tail_squares + certain
-        return Moments(queries, total / queries, squares / queries)
-
-
-def _check_catalogue_size(catalogue_size: Any, num_negatives: int | None) -> int | None:
-    if catalogue_size is None:
-        return None
-    size = _checks.positive_int("catalogue_size", catalogue_size)
-    if num_negatives is None:
-        raise ValueError(_checks.fault("catalogue_size", "None without num_negatives", size))
-    if size < 1 + num_negatives:
-        raise ValueError(_checks.fault("catalogue_size", f"at least 1 + num_negatives, {1 + num_negatives}", size))
-    return size
+from mrr_torch.describe import mode
+from mrr_torch.distribution import Distribution
+from mrr_torch.intervals import Moments, wilson_interval
+from mrr_torch.plots import plot_shares
+from mrr_torch.protocol import outcome_count
+from mrr_torch.rank_metric import RankMetric
+from mrr_torch.ranks.base import EMPTY, MISSED, NAN
 
 
 class MeanReciprocalRank(RankMetric):
@@ -317,3 +81,113 @@ class NormalizedDCG(RankMetric):
     def gain(self, ranks: Tensor) -> Tensor:
         """Return 1 / log2(1 + rank)."""
         return 1 / (1 + ranks).log2()
+
+
+class RankDistribution(RankMetric):
+    """The distribution of ranks itself: how many queries have their first relevant item at each rank.
+
+    An average hides whether a model is a little wrong everywhere or very wrong for some. It shares the compute group of
+    the other metrics with the same settings.
+
+    The arguments are those of `RankMetric`; ``top_k`` is one positive int.
+
+    >>> metric = RankDistribution(top_k=2)
+    >>> metric.update(torch.tensor([[0.1, 0.9, 0.5], [0.8, 0.1, 0.3], [3.0, 2.0, 1.0]]), torch.tensor([2, 0, 2]))
+    >>> metric.compute()
+    tensor([1., 1., 1.])
+    """
+
+    key = "rank_distribution"
+    higher_is_better = None
+    plot_upper_bound = None
+
+    def gain(self, ranks: Tensor) -> Tensor:
+        """Return 1, for the share of queries within the cut-off that ``describe`` tells."""
+        return torch.ones_like(ranks)
+
+    def compute(self) -> Tensor:
+        """Return ``(top_k + 1,)``: the mass of queries at ranks 1 .. top_k, and beyond; misses are in none of these.
+
+        Without ties these are whole numbers. Realistic ranks half-way between two count at the higher number.
+        """
+        seen = self._read()
+        return self._result(self._mass(seen))
+
+    def missed(self) -> Tensor:
+        """Return the number of queries whose relevant item was not retrieved or has no score; synchronised."""
+        with self._synchronised():
+            return self._result(torch.tensor(self._missed(self._read()), dtype=torch.float64))
+
+    def quantile(self, q: float | Sequence[float]) -> Tensor:
+        """Return quantiles of the rank over all queries; 0.5 is the median.
+
+        Args:
+            q: one or more numbers within 0 .. 1.
+
+        Returns:
+            A scalar, or one value for each q: the lowest rank that at least this share of the queries reaches; inf for
+            ranks beyond the larger of ``top_k`` and 1,024, and for misses. NaN without queries. Synchronised.
+
+        Raises:
+            ValueError: a number outside 0 .. 1.
+        """
+        shares = torch.tensor(q, dtype=torch.float64)
+        if not bool(((shares >= 0) & (shares <= 1)).all()):
+            raise ValueError(_checks.fault("q", "numbers within 0..1", q))
+        with self._synchronised():
+            seen = self._read()
+        queries = self._counted(seen)
+        if not queries:
+            return self._result(torch.full_like(shares, torch.nan))
+        # A little less than asked for: sums of thirds must not miss a whole number by the last bit.
+        reached = torch.searchsorted(seen.mass.cumsum(0), (shares * queries - 1e-9 * queries).clamp(min=1e-9))
+        return self._result(torch.cat([seen.ranks, torch.tensor([torch.inf])])[reached])
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Draw the share of queries at each rank, beyond, and missed; for several models side by side.
+
+        Args:
+            val: a dict of the models' `RankDistribution` metrics by name; this metric alone if None.
+            ax: axes to draw into.
+
+        Returns:
+            figure and axes.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed.
+            ValueError: metrics of another protocol, which can't be compared.
+        """
+        metrics = {type(self).__name__: self} if val is None else dict(val)
+        for name, metric in metrics.items():
+            if metric.protocol != self.protocol:
+                raise ValueError(
+                    _checks.fault("val", f"metrics with {self.protocol}", f"{name!r} with {metric.protocol}")
+                )
+        shares: dict[str, tuple[Tensor, float]] = {}
+        for name, metric in metrics.items():
+            with metric._synchronised():
+                seen = metric._read()
+                fewest, most = getattr(metric, metric.protocol.candidates_name).tolist()
+            queries = max(metric._counted(seen), 1)
+            shares[name] = metric._mass(seen) / queries, metric._missed(seen) / queries
+        title = f"{queries:,} queries; {mode(self.protocol, (-fewest, most))}; ties: {self.protocol.ties}"
+        return plot_shares(shares, title, ax)
+
+    def _mass(self, seen: Distribution) -> Tensor:
+        top_k = self._cuts[0] or 0
+        place = seen.ranks.ceil().long().clamp(max=top_k + 1) - 1
+        mass = torch.zeros(top_k + 1, dtype=torch.float64).index_add_(0, place, seen.mass)
+        mass[-1] += seen.beyond
+        if self.protocol.empty_target_action == "pos":
+            mass[0] += outcome_count(seen.outcomes, EMPTY)
+        return mass
+
+    def _missed(self, seen: Distribution) -> float:
+        codes = (MISSED, NAN, EMPTY) if self.protocol.empty_target_action == "neg" else (MISSED, NAN)
+        return float(sum(outcome_count(seen.outcomes, code) for code in codes))
+
+    def _result(self, values: Tensor) -> Tensor:
+        return values.to(self.device, torch.get_default_dtype())
+
+    def _check_cuts(self, top_k: Any) -> list[int | None]:
+        return [_checks.positive_int("top_k", top_k)]

@@ -50,6 +50,11 @@ class Protocol(NamedTuple):
         mode = "full" if self.num_negatives is None else f"sampled{self.num_negatives}"
         return f"ranks_{self.ties}_{self.empty_target_action}_ignore_{ignore}_{mode}"
 
+    @property
+    def candidates_name(self) -> str:
+        """Return the name of the state that keeps the range of the number of candidates."""
+        return f"candidates_of_{self.state_name}"
+
 
 def check_top_k(top_k: Any) -> int | None:
     """Check one cut-off: a positive int, or None for no cut-off."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,7 +58,11 @@ class Ranks(NamedTuple):
     candidates: Tensor
 
 
-def check_ranks(name: str, ranks: Any) -> Ranks:
+class RanksOfSeveral(Ranks):
+    """`Ranks` of queries that may have other relevant items than those they hold: what chance gives is not known."""
+
+
+def check_ranks(name: str, ranks: Ranks) -> Ranks:
     """Check a `Ranks` that a user hands in: integer tensors of one shape on one device, counts not negative."""
     shape = _checks.shape(ranks.higher) if isinstance(ranks.higher, Tensor) else ()
     fields = []
@@ -68,7 +72,7 @@ def check_ranks(name: str, ranks: Any) -> Ranks:
         if field != "relevant" and _checks.on_host(tensor) and tensor.numel() and int(tensor.min()) < 0:
             raise ValueError(_checks.fault(f"{name}.{field}", "counts >= 0", int(tensor.min())))
         fields.append(tensor)
-    return Ranks(*fields)
+    return type(ranks)(*fields)
 
 
 def mark(relevant: Tensor, where: Tensor | None, outcome: int) -> Tensor:

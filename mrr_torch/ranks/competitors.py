@@ -112,6 +112,7 @@ def subtract_excluded(
     Their scores are gathered by id, so no mask of the scores' size is made. ``is_relevant`` says, for ids of a slice
     of rows, which are relevant items: those stay.
     """
+    counts = counts._replace(candidates=counts.candidates.contiguous())
     higher, equal, _, candidates = counts
     # Each item is taken out once, however often it is listed: sorted ids, and a mask of the first of each.
     if ids.shape[0] == 1:

@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.ranks.base import BAD_EXCLUDE, BAD_RELEVANCE, BAD_TARGET, EMPTY, IGNORED, NAN, Ranks, mark
+from mrr_torch.ranks.base import (
+    BAD_EXCLUDE,
+    BAD_RELEVANCE,
+    BAD_TARGET,
+    EMPTY,
+    IGNORED,
+    NAN,
+    Ranks,
+    RanksOfSeveral,
+    mark,
+)
 from mrr_torch.ranks.competitors import check_options, competing, excluded_beyond, flatten, subtract_excluded
 from mrr_torch.ranks.tiles import Counts, TileMask, comparable, count, tiles
 
@@ -73,7 +83,7 @@ def rank_target(
     tied = counts.equal - 1  # less the target, which does not equal itself if it is NaN
     relevant = mark(mark(counts.relevant, tied < 0, NAN), skipped, IGNORED)
     tied.clamp_(min=0)
-    return _finish(counts, tied, relevant, queries, {BAD_EXCLUDE: beyond, BAD_TARGET: outside})
+    return _finish(Ranks, counts, tied, relevant, queries, {BAD_EXCLUDE: beyond, BAD_TARGET: outside})
 
 
 @torch.no_grad()
@@ -132,7 +142,7 @@ def rank_relevant(
         )
     relevant = mark(mark(counts.relevant, ~scored, NAN), ~some, EMPTY)
     tied = counts.equal - counts.relevant
-    return _finish(counts, tied, relevant, queries, {BAD_EXCLUDE: beyond, BAD_RELEVANCE: negative})
+    return _finish(RanksOfSeveral, counts, tied, relevant, queries, {BAD_EXCLUDE: beyond, BAD_RELEVANCE: negative})
 
 
 def _outside(ids: Tensor, width: int, skipped: Tensor | None, ignore_index: int | None) -> Tensor | None:
@@ -208,12 +218,17 @@ def _best_relevant(
 
 
 def _finish(
-    counts: Counts, tied: Tensor, relevant: Tensor, queries: tuple[int, ...], faults: dict[int, Tensor | None]
+    kind: type[Ranks],
+    counts: Counts,
+    tied: Tensor,
+    relevant: Tensor,
+    queries: tuple[int, ...],
+    faults: dict[int, Tensor | None],
 ) -> Ranks:
     for outcome, where in faults.items():
         relevant = mark(relevant, where, outcome)
-    ranks = Ranks(counts.higher, tied, relevant, counts.candidates)
-    return ranks if len(queries) == 1 else Ranks(*(field.reshape(queries) for field in ranks))
+    fields = (counts.higher, tied, relevant, counts.candidates)
+    return kind(*fields) if len(queries) == 1 else kind(*(field.reshape(queries) for field in fields))
 
 
 def _is_scattered(scores: Tensor) -> bool:
@@ -248,4 +263,4 @@ def _rank_each(
         )
         for i in range(scores.shape[0])
     ]
-    return Ranks(*(torch.stack(fields) for fields in zip(*parts, strict=True)))
+    return type(parts[0])(*(torch.stack(fields) for fields in zip(*parts, strict=True)))

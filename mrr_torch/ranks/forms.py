@@ -43,7 +43,7 @@ def rank(
         given = {"target": target, "indexes": indexes, "candidates": candidates, "exclude": exclude, "mask": mask}
         _refuse(given, "None, since preds are already ranks")
         return Ranked(_one_relevant(check_ranks("preds", preds), num_negatives), None, False)
-    preds = _checks.scores_tensor("preds", preds)
+    preds = _checks.scores_tensor("preds", preds, may_be_empty=indexes is not None)
     shape = _checks.shape(preds)
     if indexes is not None:
         _refuse({"candidates": candidates, "num_negatives": num_negatives}, "None with indexes")

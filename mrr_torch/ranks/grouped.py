@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.ranks.base import BAD_RELEVANCE, EMPTY, IGNORED, NAN, Ranks, mark
+from mrr_torch.ranks.base import BAD_RELEVANCE, EMPTY, IGNORED, NAN, Ranks, RanksOfSeveral, mark
 from mrr_torch.ranks.dense import check_labels, lowest, negative_labels, rank_relevant
 from mrr_torch.ranks.tiles import comparable, tiles
 
@@ -30,8 +30,9 @@ def rank_grouped(
         relevance: ``(T,)``; bool or integer, above 0 is relevant.
         indexes: ``(T,)``; integer id of each item's query, in any order.
         exclude: ``(T,)`` bool; True for items that never compete. Relevant items are never excluded.
-        mask: ``(T,)`` bool; True where an item is real.
-        ignore_index: items with this label do not compete.
+        mask: ``(T,)`` bool; True where an item is real. The others are as if they were not there, and a query without
+            any is none.
+        ignore_index: items with this label are as if they were not there.
 
     Returns:
         `Ranks` of the queries in the order of their ids. On a CPU of shape ``(queries,)``; elsewhere, and under
@@ -46,7 +47,7 @@ def rank_grouped(
     >>> rank_grouped(torch.tensor([0.2, 0.9, 0.5]), torch.tensor([1, 0, 1]), torch.tensor([7, 7, 3])).higher
     tensor([0, 1])
     """
-    scores = _checks.scores_tensor("preds", scores)
+    scores = _checks.scores_tensor("preds", scores, may_be_empty=True)
     if scores.ndim != 1:
         raise ValueError(_checks.fault("preds", "shape (T,) with indexes", f"shape {_checks.shape(scores)}"))
     check_labels(relevance, scores)
@@ -59,6 +60,9 @@ def rank_grouped(
         labelled = relevance != ignore_index
         real = labelled if real is None else labelled & real
 
+    if real is not None and _checks.on_host(real):  # what is not there makes no query either, as in torchmetrics
+        scores, relevance, indexes = scores[real], relevance[real], indexes[real]
+        excluded, real = None if excluded is None else excluded[real], None
     if not (_checks.on_host(indexes) and bool((indexes[1:] >= indexes[:-1]).all())):
         indexes, order = indexes.sort()  # ids are sorted, never scores
         scores, relevance = scores[order], relevance[order]
@@ -66,6 +70,8 @@ def rank_grouped(
         excluded = None if excluded is None else excluded[order]
     if not _checks.on_host(indexes):
         return _rank_segments(scores, relevance, indexes, scores.shape[0], excluded, real)
+    if indexes.shape[0] == 0:
+        return RanksOfSeveral(*torch.zeros(4, 0, dtype=torch.int64))
     lengths = indexes.unique_consecutive(return_counts=True)[1]  # type: ignore[no-untyped-call]
     if bool((lengths == lengths[0]).all()):  # lists of one length are a matrix
 
@@ -76,7 +82,6 @@ def rank_grouped(
             matrix(scores),
             matrix(relevance),
             exclude=None if excluded is None else matrix(excluded),
-            mask=None if real is None else matrix(real),
         )
     return _rank_segments(scores, relevance, indexes, lengths.shape[0], excluded, real)
 
@@ -99,7 +104,7 @@ def _rank_segments(
         score, there = scores[part], None if real is None else real[part]
         found = relevance[part] > 0 if there is None else (relevance[part] > 0) & there
         add(bad, part, negative_labels(relevance[part], there))
-        add(items, part, torch.ones_like(found))
+        add(items, part, torch.ones_like(found) if there is None else there)
         add(some, part, found)
         found = found & (score == score)  # a NaN can't be the best
         add(scored, part, found)
@@ -117,4 +122,4 @@ def _rank_segments(
         add(in_tie, part, same & found)
     relevant = mark(mark(in_tie.long(), scored == 0, NAN), some == 0, EMPTY)
     relevant = mark(mark(relevant, items == 0, IGNORED), bad > 0, BAD_RELEVANCE)
-    return Ranks(higher.long(), (equal - in_tie).long(), relevant, candidates.long())
+    return RanksOfSeveral(higher.long(), (equal - in_tie).long(), relevant, candidates.long())

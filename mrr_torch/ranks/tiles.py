@@ -67,7 +67,10 @@ def count(scores: Tensor, best: Tensor, competes: TileMask | None = None, releva
     higher = torch.zeros(rows, dtype=kind, device=scores.device)
     equal = torch.zeros_like(higher)
     in_tie = torch.ones_like(higher, dtype=torch.int64) if relevant is None else torch.zeros_like(higher)
-    candidates = torch.full_like(higher, 0 if competes else columns, dtype=torch.int64)
+    # One number for all rows is kept as one number, which readers can tell from the stride.
+    candidates = torch.full((1,), columns, device=scores.device).expand(rows)
+    if competes is not None:
+        candidates = torch.zeros(rows, dtype=torch.int64, device=scores.device)
     buffer = _comparison_buffer(scores)
     for row, column in tiles(rows, columns, scores.device):
         tile, threshold = scores[row, column], best[row, None]
