@@ -1,7 +1,7 @@
 """What a scorer of random numbers would get on the same queries, and how many candidates they had.
 
-A target among C candidates in random order has each of the ranks 1 .. C with the chance 1 / C. These chances add up in
-the state as the masses of the queries do, as differences from rank to rank: two additions a query.
+A target among C candidates in random order has each of the ranks 1 .. C with the chance 1 / C. So the state keeps how
+many queries had C candidates: whole numbers, which add up exactly in any order.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.distribution import reciprocals_between
-from mrr_torch.ranks.base import IGNORED, NAN, Ranks
+from mrr_torch.distribution import from_whole_parts, reciprocals_between, whole_parts
+from mrr_torch.ranks.base import IGNORED, NAN, Ranks, RanksOfSeveral
 
-# After the differences: the sum of 1 / rank beyond the ranks told apart, and for how many queries all this is known.
-EXTRA = 2
+# Of queries with more candidates than ranks are told apart: their number; the sum of 1 / C as two whole numbers, in
+# units of 2**-36 and 2**-62; the sum of 1 / rank over what chance puts beyond the ranks told apart.
+EXTRA = 4
 
 
 class Chance(NamedTuple):
@@ -40,38 +41,49 @@ def chance_size(bins: int) -> int:
     return bins + 1 + EXTRA
 
 
-def chance_of(ranks: Ranks, *, negatives: int | None, single: bool, bins: int, dtype: torch.dtype) -> Tensor:
-    """Return the chance part of the state of a batch, without waiting for its device.
+def add_chance(state: Tensor, ranks: Ranks, *, negatives: int | None, bins: int, last: int | None = None) -> None:
+    """Add a batch to the chance part of a state, in place and without waiting for its device.
+
+    Nothing is known of queries that may have other relevant items than the best (`RanksOfSeveral`).
 
     Args:
-        ranks: of any shape.
+        state: ``(chance_size(bins),)``.
+        ranks: of any shape, on the device of the state.
         negatives: of sampled mode; no more candidates than these and the target are looked at.
-        single: no query has other relevant items than the best; if False nothing is known.
         bins: ranks to tell apart.
-        dtype: of the state.
+        last: no query has more candidates; None if that is not known.
     """
-    state = torch.zeros(chance_size(bins), dtype=dtype, device=ranks.higher.device)
-    if not single:
-        return state
+    if isinstance(ranks, RanksOfSeveral):
+        return
     relevant, candidates = _checks.flat(ranks.relevant), _checks.flat(ranks.candidates)
-    known = ((relevant == 1) | (relevant == NAN)).to(dtype)
-    if candidates.stride() == (0,) and candidates.numel():  # all queries have the same number
+    known = ((relevant == 1) | (relevant == NAN)).to(state.dtype)
+    if is_one_number(candidates):
         candidates, known = candidates[:1], known.sum(0, keepdim=True)
-    known = known * (candidates > 0)
-    size = candidates.clamp(min=1, max=None if negatives is None else negatives + 1)
-    share = known / size
-    state.index_add_(0, size.clamp(max=bins), -share)
-    state[0] += share.sum()
-    state[bins + 1] = (reciprocals_between(size.clamp(max=bins), size).to(dtype) * share).sum()
-    state[bins + 2] = known.sum()
-    return state
+    size = candidates if negatives is None else candidates.clamp(max=negatives + 1)
+    # Retrieved lists have 0 candidates, which stands for "unknown" and is not read.
+    state.index_add_(0, size.clamp(max=bins + 1), known)
+    most = min((x for x in (last, None if negatives is None else negatives + 1) if x is not None), default=None)
+    if (most is None or most > bins) and _checks.some(size > bins):
+        many = known * (size > bins)
+        each, part = size.clamp(min=1), torch.full_like(size, bins)
+        coarse, fine = whole_parts(1 / each.to(state.dtype))
+        tail = reciprocals_between(part, torch.maximum(each, part)).to(state.dtype) / each
+        state[bins + 2 :].add_(torch.stack([(many * x).sum() for x in (coarse, fine, tail)]))
+
+
+def is_one_number(candidates: Tensor) -> bool:
+    """Say whether all queries have the same number of candidates, as seen from the stride, without looking."""
+    return candidates.stride() == (0,) and candidates.numel() > 0
 
 
 def read_chance(state: Tensor, bins: int) -> Chance:
     """Read the chance part of a state."""
     state = state.detach().to("cpu", torch.float64)
     ranks = torch.arange(1, bins + 1, dtype=torch.float64)
-    return Chance(ranks, state[:bins].cumsum(0), float(state[bins + 1]), float(state[bins + 2]))
+    known, (more, coarse, fine, tail) = state[1 : bins + 1], state[bins + 1 :].tolist()
+    # A query with C candidates adds 1 / C to each rank up to C; those with more than `bins` add to all.
+    mass = (known / ranks).flip(0).cumsum(0).flip(0) + from_whole_parts(coarse, fine)
+    return Chance(ranks, mass, tail, float(known.sum()) + more)
 
 
 def candidates_range(ranks: Ranks, dtype: torch.dtype) -> Tensor:
@@ -79,6 +91,8 @@ def candidates_range(ranks: Ranks, dtype: torch.dtype) -> Tensor:
     relevant, candidates = _checks.flat(ranks.relevant), _checks.flat(ranks.candidates)
     if candidates.numel() == 0:
         return torch.full((2,), -torch.inf, dtype=dtype, device=candidates.device)
-    seen = (relevant > IGNORED) & (candidates > 0)
-    numbers = candidates.to(dtype)
-    return torch.stack([torch.where(seen, -numbers, -torch.inf).max(), torch.where(seen, numbers, -torch.inf).max()])
+    if is_one_number(candidates):
+        seen, numbers = candidates[:1] > 0, candidates[:1].to(dtype)
+        return torch.where(seen, torch.cat([-numbers, numbers]), -torch.inf)
+    seen, numbers = (relevant > IGNORED) & (candidates > 0), candidates.to(dtype)
+    return torch.where(seen, torch.stack([-numbers, numbers]), -torch.inf).amax(1)

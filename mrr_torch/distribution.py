@@ -50,7 +50,7 @@ class Distribution(NamedTuple):
         beyond: mass at the ranks beyond.
         tail: sum of 1 / rank over these.
         tail_squares: sum of 1 / rank**2 over these.
-        outcomes: found, then a number for each code of `Ranks.relevant` from 0 downwards.
+        outcomes: queries that were found, then those of each code of `Ranks.relevant` from 0 downwards.
     """
 
     ranks: Tensor
@@ -66,85 +66,75 @@ def read(state: Tensor, bins: int, ties: Ties) -> Distribution:
     state = state.detach().to("cpu", torch.float64)
     steps = bins * steps_per_rank(ties)
     beyond, coarse, fine, squares = state[steps + 1 : steps + 1 + TAIL].tolist()
+    mass = state[:steps].cumsum(0)
     return Distribution(
         ranks=1 + torch.arange(steps, dtype=torch.float64) / steps_per_rank(ties),
-        mass=state[:steps].cumsum(0),
+        mass=mass,
         beyond=beyond,
-        tail=coarse / COARSE + fine / (COARSE * FINE),
+        tail=from_whole_parts(coarse, fine),
         tail_squares=squares,
-        outcomes=state[steps + 1 + TAIL :].tolist(),
+        # Each query that was found has a mass of 1, whole or in parts.
+        outcomes=[round(float(mass.sum()) + beyond), *state[steps + 1 + TAIL :].tolist()],
     )
 
 
-def distribute(
+def add_ranks(
+    state: Tensor,
     ranks: Ranks,
     *,
     ties: Ties,
     bins: int,
-    dtype: torch.dtype,
     negatives: int | None = None,
     last: int | None = None,
     single: bool = False,
-) -> Tensor:
-    """Return the state vector of a batch of ranks, without waiting for its device.
+) -> None:
+    """Add a batch of ranks to a state vector, in place and without waiting for its device.
 
     Args:
-        ranks: of any shape.
+        state: ``(state_size(bins, ties),)``.
+        ranks: of any shape, on the device of the state.
         ties: the tie rule.
         bins: ranks to tell apart.
-        dtype: of the state.
         negatives: where a target has more competitors, take the expectation over draws of so many of them.
         last: no rank is beyond it; None if that is not known.
         single: no query has several relevant items.
     """
     higher, tied, relevant, candidates = map(_checks.flat, ranks)
     steps = bins * steps_per_rank(ties)
-    first_outcome = steps + 1 + TAIL
-    start, length = spans(higher, tied, relevant, ties)
     found = relevant > 0
     sampled = more_than_sampled(found, candidates, negatives, last)
     ranked = found if sampled is None else found & ~sampled
     spread = ranked & (tied > 0) if ties == "expected" else None
     if spread is not None and not _checks.some(spread):
         spread = None
-    # Each query is counted in one place: at its rank if it has just one, else at its outcome.
-    place = (first_outcome + 1) - relevant.clamp(2 - OUTCOMES, 1)
-    place = torch.where(ranked if spread is None else ranked & ~spread, start.clamp(max=steps), place)
-    state = torch.zeros(state_size(bins, ties), dtype=dtype, device=higher.device)
-    state.index_add_(0, place, state.new_ones(1).expand(place.shape))
-    at_rank = state[: steps + 1].clone()
-    state[first_outcome] += at_rank.sum()
+    # Each query adds a whole number in one place: at its rank if it has just one, or at its outcome. What is spread
+    # over ranks below is put where nothing is read.
+    start = first_step(higher, tied, ties)
+    whole = ranked if spread is None else ranked & ~spread
+    outcome = (steps + 1 + TAIL) - relevant.clamp(1 - OUTCOMES, 0)
+    place = torch.where(whole, start.clamp(max=steps), torch.where(found, steps, outcome))
+    added = torch.zeros_like(state)
+    added.index_add_(0, place, added.new_ones(1).expand(place.shape))
+    state.add_(added)
     # The mass is kept as differences from rank to rank, where a query that is spread evenly takes two entries.
-    state[1 : steps + 1] -= at_rank[:-1]
+    state[1 : steps + 1].sub_(added[:steps])
+    if spread is not None:
+        _add_spread(state, higher, tied, relevant, spread, bins, last, single)
     if sampled is not None:
         for _, _, chance in sampled_ranks(higher, tied, candidates, sampled, negatives or 0, ties):
-            mass = chance.sum(0).to(dtype)
-            state[: mass.shape[0]] += mass
-            state[1 : 1 + mass.shape[0]] -= mass
-    weight = ranked.to(dtype)
-    if spread is not None:
-        several = torch.zeros_like(spread) if single else spread & (relevant > 1)
-        rows = _checks.rows_at(spread)
-        even = (spread & ~several)[rows].to(dtype) / length[rows]
-        ends = torch.cat([start[rows], start[rows] + length[rows]]).clamp(max=steps)
-        state.index_add_(0, ends, torch.cat([even, -even]))
-        if not single and _checks.some(several):
-            state += _several(higher, tied, relevant, several, bins, dtype, last)
-        weight = torch.where(several, 0.0, weight / length)
-    if (last is None or last > bins) and _checks.some(start + length > steps):
-        state[steps + 1 : first_outcome] += _tail(start, length, weight, ties, bins)
-    return state
+            _add_mass(state, 1, chance.sum(0).to(state.dtype))
+    if (last is None or last > bins) and _checks.some(whole & (start >= steps)):
+        rank = 1 + start.to(state.dtype) / steps_per_rank(ties)
+        beyond = (whole & (start >= steps)).to(state.dtype)
+        _add_tail(state, steps, beyond, beyond / rank, beyond / rank**2)
 
 
-def spans(higher: Tensor, tied: Tensor, relevant: Tensor, ties: Ties) -> tuple[Tensor, Tensor]:
-    """Return the step (from 0) where each query's mass starts, and over how many ranks it is spread evenly."""
-    if ties == "expected":
-        return higher, torch.where(relevant == 1, tied + 1, 1)
-    length = torch.ones_like(higher)
-    if ties == "optimistic":
-        return higher, length
+def first_step(higher: Tensor, tied: Tensor, ties: Ties) -> Tensor:
+    """Return the step (from 0) at which a query's mass starts; it is spread over the tied ones only if expected."""
+    if ties in ("expected", "optimistic"):
+        return higher
     # The first of several relevant items comes last behind the tied competitors, and on average half-way there.
-    return (higher + tied if ties == "pessimistic" else 2 * higher + tied), length
+    return higher + tied if ties == "pessimistic" else 2 * higher + tied
 
 
 def several_relevant(
@@ -186,6 +176,20 @@ def several_relevant(
             before, start = stays[:, -1:], stop + 1
 
 
+def whole_parts(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return numbers below 2**-10 as two whole numbers each: their sums are exact for 100 million queries.
+
+    A sum of floats would depend on the order of the queries, and so on batches and processes.
+    """
+    coarse = (numbers * COARSE).floor()
+    return coarse, ((numbers * COARSE - coarse) * FINE).round()
+
+
+def from_whole_parts(coarse: float, fine: float) -> float:
+    """Return what sums of `whole_parts` stand for."""
+    return coarse / COARSE + fine / (COARSE * FINE)
+
+
 def reciprocals_between(low: Tensor, high: Tensor) -> Tensor:
     """Return 1 / (low + 1) + ... + 1 / high in float64, to full precision for any size."""
     dtype = state_dtype(low.device)
@@ -196,41 +200,57 @@ def reciprocals_between(low: Tensor, high: Tensor) -> Tensor:
     return torch.where(low < BINS, torch.digamma(high + 1) - torch.digamma(low + 1), smooth)
 
 
-def _tail(start: Tensor, length: Tensor, weight: Tensor, ties: Ties, bins: int) -> Tensor:
-    """Return the part of the state that keeps the ranks beyond ``bins``."""
-    per_rank = steps_per_rank(ties)
-    low = start.clamp(min=bins * per_rank)
-    high = torch.maximum(start + length, low)
-    beyond = high - low
-    rank = 1 + low.to(weight.dtype) / per_rank
-    # A query on one rank: the division, correctly rounded, so that the sum is the same in any order.
-    reciprocal = torch.where(length == 1, beyond / rank, reciprocals_between(low, high).to(weight.dtype))
-    square = torch.where(length == 1, beyond / rank**2, beyond / ((low + 0.5) * (high + 0.5)))
-    return _tail_sums(beyond * weight, reciprocal * weight, square * weight)
+def _add_mass(state: Tensor, first: int, mass: Tensor) -> None:
+    """Add masses ``(n,)`` at the ranks (or steps) from ``first`` on; the state holds differences."""
+    state[first - 1 : first - 1 + mass.shape[0]].add_(mass)
+    state[first : first + mass.shape[0]].sub_(mass)
 
 
-def _tail_sums(beyond: Tensor, reciprocal: Tensor, square: Tensor) -> Tensor:
-    # Two whole numbers a query: their sums are exact for 100 million queries, whatever the order.
-    coarse = (reciprocal * COARSE).floor()
-    fine = ((reciprocal * COARSE - coarse) * FINE).round()
-    return torch.stack([beyond.sum(), coarse.sum(), fine.sum(), square.sum()])
+def _add_tail(state: Tensor, steps: int, beyond: Tensor, reciprocal: Tensor, square: Tensor) -> None:
+    """Add per-query masses beyond the ranks told apart, and the sums of 1 / rank and 1 / rank**2 over them."""
+    coarse, fine = whole_parts(reciprocal)
+    state[steps + 1 : steps + 1 + TAIL].add_(torch.stack([beyond.sum(), coarse.sum(), fine.sum(), square.sum()]))
 
 
-def _several(
-    higher: Tensor, tied: Tensor, relevant: Tensor, several: Tensor, bins: int, dtype: torch.dtype, last: int | None
-) -> Tensor:
-    """Return the state of the queries at ``several``, which have several relevant items in a tie with competitors."""
-    state = torch.zeros(state_size(bins, "expected"), dtype=dtype, device=higher.device)
-    mass, tail = state[:bins], state[bins + 1 : bins + 1 + TAIL]
+def _add_spread(
+    state: Tensor,
+    higher: Tensor,
+    tied: Tensor,
+    relevant: Tensor,
+    spread: Tensor,
+    bins: int,
+    last: int | None,
+    single: bool,
+) -> None:
+    """Add the queries at ``spread``, whose relevant item is tied: evenly over its tie, unless it is one of several."""
+    several = None if single else spread & (relevant > 1)
+    rows = _checks.rows_at(spread)
+    start, length = higher[rows], tied[rows] + 1
+    even = spread if several is None else spread & ~several
+    share = even[rows].to(state.dtype) / length
+    stop = start + length
+    state.index_add_(0, torch.cat([start, stop]).clamp_(max=bins), torch.cat([share, -share]))
+    if (last is None or last > bins) and _checks.some(stop > bins):
+        low, high = start.clamp(min=bins), stop.clamp(min=bins)
+        beyond = (high - low) * share
+        squares = beyond / ((low + 0.5) * (high + 0.5))
+        _add_tail(state, bins, beyond, reciprocals_between(low, high).to(state.dtype) * share, squares)
+    if several is not None and _checks.some(several):
+        _add_several(state, higher, tied, relevant, several, bins, last)
+
+
+def _add_several(
+    state: Tensor, higher: Tensor, tied: Tensor, relevant: Tensor, several: Tensor, bins: int, last: int | None
+) -> None:
+    """Add the queries at ``several``, which have several relevant items in a tie with competitors."""
     if not _checks.on_host(several) and last is None:
         # Following a tie as far as it goes would need to know how far that is.
         last = bins
-        state[bins + 1 + TAIL + 1 - UNRESOLVED] = (several & (higher + tied >= bins)).sum()
+        unresolved = (several & (higher + tied >= bins)).sum()
+        state[bins + 1 + TAIL - UNRESOLVED].add_(unresolved)
     for rows, start, rank, chance in several_relevant(higher, tied, relevant, several, last, bins):
-        chance = chance * several[rows, None]
+        chance = torch.where(several[rows, None], chance, 0.0).to(state.dtype)
         if start <= bins:
-            mass[start - 1 : start - 1 + rank.shape[0]] += chance.sum(0)
+            _add_mass(state, start, chance.sum(0))
         else:
-            tail += _tail_sums(chance.sum(1), (chance / rank).sum(1), (chance / rank**2).sum(1))
-    state[1 : bins + 1] -= mass.clone()  # the state holds differences
-    return state
+            _add_tail(state, bins, chance.sum(1), (chance / rank).sum(1), (chance / rank**2).sum(1))

@@ -10,9 +10,9 @@ from torch import Tensor
 from mrr_torch import _checks
 from mrr_torch.distribution import (
     Ties,
+    first_step,
     reciprocals_between,
     several_relevant,
-    spans,
     state_dtype,
     steps_per_rank,
 )
@@ -86,7 +86,7 @@ def reciprocal_rank(
     value = torch.where(skipped, torch.nan, value)
     if not torch.compiler.is_compiling():
         refuse_faults(
-            torch.bincount(1 - outcome.clamp(2 - OUTCOMES, 1), minlength=OUTCOMES).tolist(), empty_target_action
+            torch.bincount(1 - outcome.clamp(1 - OUTCOMES, 1), minlength=1 + OUTCOMES).tolist(), empty_target_action
         )
         if indexes is not None and outcome.device.type != "cpu":  # the rows that `rank_grouped` could not leave out
             value = value[: int((indexes.sort().values.diff() != 0).sum()) + 1]
@@ -154,7 +154,8 @@ def _expected_reciprocal(ranked: Ranked, top_k: int | None, protocol: Protocol) 
     higher, tied, relevant, candidates = map(_checks.flat, ranked.ranks)
     ties, found = protocol.ties, relevant > 0
     dtype, steps = state_dtype(higher.device), steps_per_rank(ties)
-    start, length = spans(higher, tied, relevant, ties)
+    start = first_step(higher, tied, ties)
+    length = torch.where(relevant == 1, tied + 1, 1) if ties == "expected" else torch.ones_like(higher)
     first, stop = start, start + length
     if top_k is not None:  # ranks up to the cut-off; a realistic rank half a step above it is beyond
         limit = (top_k - 1) * steps + 1

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.chance import Chance, candidates_range, chance_of, chance_size, read_chance
+from mrr_torch.chance import Chance, add_chance, candidates_range, chance_size, read_chance
 from mrr_torch.describe import Reading, line
-from mrr_torch.distribution import BINS, Distribution, Ties, distribute, read, state_dtype, state_size
+from mrr_torch.distribution import BINS, Distribution, Ties, add_ranks, read, state_dtype, state_size
 from mrr_torch.expectation import full_catalogue_gain
 from mrr_torch.intervals import Moments, normal_interval
 from mrr_torch.lifecycle import SummedStateMetric
@@ -25,7 +25,7 @@ from mrr_torch.protocol import (
     refuse_empty,
     refuse_faults,
 )
-from mrr_torch.ranks.base import EMPTY, FOUND, MISSED, NAN, UNRESOLVED, Ranks, RanksOfSeveral
+from mrr_torch.ranks.base import EMPTY, FOUND, MISSED, NAN, UNRESOLVED, Ranks
 from mrr_torch.ranks.forms import rank
 
 
@@ -150,26 +150,22 @@ class RankMetric(SummedStateMetric):
             if not isinstance(preds, Ranks):  # a few numbers are moved, scores are not
                 raise ValueError(_checks.fault("preds", f"a tensor on {state.device}, as the metric", preds.device))
             ranks = type(ranks)(*(field.to(state.device, non_blocking=True) for field in ranks))
-        added = distribute(
+        # A copy is added to: the state itself may be a tensor of the caller's checkpoint.
+        added, size = state.clone(), state_size(self._bins, self.protocol.ties)
+        negatives = self.protocol.num_negatives
+        add_ranks(
+            added[:size],
             ranks,
             ties=self.protocol.ties,
             bins=self._bins,
-            dtype=state.dtype,
-            negatives=self.protocol.num_negatives,
+            negatives=negatives,
             last=ranked.last,
             single=ranked.single,
         )
-        chance = chance_of(
-            ranks,
-            negatives=self.protocol.num_negatives,
-            single=not isinstance(ranks, RanksOfSeveral),
-            bins=self._bins,
-            dtype=state.dtype,
-        )
-        seen = torch.maximum(getattr(self, self.protocol.candidates_name), candidates_range(ranks, state.dtype))
-        # Not in place: the state may be a tensor of the caller's checkpoint.
-        setattr(self, self.protocol.state_name, state + torch.cat([added, chance]))
-        setattr(self, self.protocol.candidates_name, seen)
+        add_chance(added[size:], ranks, negatives=negatives, bins=self._bins, last=ranked.last)
+        candidates = getattr(self, self.protocol.candidates_name)
+        setattr(self, self.protocol.state_name, added)
+        setattr(self, self.protocol.candidates_name, torch.maximum(candidates, candidates_range(ranks, added.dtype)))
 
     def describe(self) -> str:
         """Return one line with the values, their intervals, what chance gives, and how they were computed.

@@ -21,7 +21,7 @@ BAD_RELEVANCE = -5
 BAD_EXCLUDE = -6
 BAD_SEVERAL = -7
 UNRESOLVED = -8  # not of `Ranks`: a tie of several relevant items too wide to be followed without waiting
-OUTCOMES = 10  # found (1 or more relevant items), then the nine codes above, in order
+OUTCOMES = 9  # the codes from `EMPTY` on, in order
 
 FAULTS = {
     BAD_TARGET: _checks.fault("target", "ids in 0..N-1 (or ignore_index)", "ids outside, in {count} queries"),

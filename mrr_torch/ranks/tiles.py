@@ -75,13 +75,13 @@ def count(scores: Tensor, best: Tensor, competes: TileMask | None = None, releva
     for row, column in tiles(rows, columns, scores.device):
         tile, threshold = scores[row, column], best[row, None]
         kept = None if competes is None else competes(row, column)
-        higher[row] += _sum(_compare(torch.gt, tile, threshold, kept, buffer))
+        higher[row].add_(_sum(_compare(torch.gt, tile, threshold, kept, buffer)))
         hits = _compare(torch.eq, tile, threshold, kept, buffer)
-        equal[row] += _sum(hits)
+        equal[row].add_(_sum(hits))
         if relevant is not None:
-            in_tie[row] += _sum(hits.mul_(relevant(row, column)))
+            in_tie[row].add_(_sum(hits.mul_(relevant(row, column))))
         if kept is not None:
-            candidates[row] += _sum(kept)
+            candidates[row].add_(_sum(kept))
     return Counts(higher.long(), equal.long(), in_tie.long(), candidates)
 
 
