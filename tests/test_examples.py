@@ -1,0 +1,213 @@
+"""The examples run as a user runs them, small, and do what they say."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+TINY = ("--users", "300", "--items", "200", "--epochs", "3")
+
+# user, item, timestamp; the lines are not in order of time, and two events of user 10 are simultaneous.
+EVENTS = [
+    ("2", "b7", 30),
+    ("10", "a", 20),
+    ("10", "c", 20),
+    ("2", "a", 10),
+    ("10", "b7", 5),
+    ("2", "b12", 20),
+    ("9", "c", 1),
+]
+# a, c, b7, b12 are numbered 1 to 4, and the users come as 2, 9, 10.
+SEQUENCES = [[1, 4, 3], [2], [3, 1, 2]]
+FILES = {
+    "u.data": "".join(f"{user}\t{item}\t4\t{time}\n" for user, item, time in EVENTS),
+    "ratings.dat": "".join(f"{user}::{item}::4::{time}\n" for user, item, time in EVENTS),
+    "x.inter": "item_id:token\ttimestamp:float\tuser_id:token\n"
+    + "".join(f"{item}\t{time}.5\t{user}\n" for user, item, time in EVENTS),
+    "pairs.txt": "".join(f"{user} {item}\n" for user, item, _ in sorted(EVENTS, key=lambda event: event[2])),
+}
+
+
+def start(script: str, *arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
+    # Only on a CPU is training the same to the last digit each time.
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONIOENCODING": "utf-8"}
+    return subprocess.Popen(
+        [sys.executable, EXAMPLES / script, *arguments],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    with process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out, err
+
+
+@pytest.fixture(scope="module")
+def interactions() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("interactions", EXAMPLES / "interactions.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_quickstart_prints_the_values_it_explains(tmp_path):
+    out, err = finish(start("quickstart.py", cwd=tmp_path))
+    values = [line.split()[-1] for line in out.splitlines()]
+    for expected in ("0.6111", "0.5000", "0.5327", "1.0000", "0.8333", "0.6667", "0.7500"):
+        assert expected in values
+    assert err == ""
+
+
+def test_sasrec_beats_popularity_in_both_protocols_and_the_same_each_time(interactions, tmp_path):
+    first, second = (start("train_sasrec.py", *TINY, cwd=tmp_path) for _ in range(2))
+    (out, err), (again, _) = finish(first), finish(second)
+
+    rows = [
+        line.rsplit(maxsplit=6) for line in out.splitlines() if line.startswith(("full catalogue ", "target + 99 "))
+    ]
+    names = [(protocol.strip(), model) for protocol, model, *_ in rows]
+    assert names == [
+        (protocol, model)
+        for protocol in ("full catalogue", "target + 99 sampled")
+        for model in ("SASRec", "popularity")
+    ]
+    values = {name: [float(value) for value in row[2:5]] for name, row in zip(names, rows, strict=True)}
+    for protocol in ("full catalogue", "target + 99 sampled"):
+        sasrec, popularity = values[protocol, "SASRec"], values[protocol, "popularity"]
+        assert all(better > worse for better, worse in zip(sasrec, popularity, strict=True)), out
+    assert values["full catalogue", "SASRec"][0] > 2 * values["full catalogue", "popularity"][0]
+    assert all(queries == "300" for *_, queries, _ in rows)
+    # All items but padding and the whole history, the validation item included; nobody has an item twice.
+    left = [200 - len(items[:-1]) for items in interactions.generate(300, 200, seed=0).sequences]
+    assert [candidates for *_, candidates in rows] == [f"{sum(left) / 300:.0f}"] * 2 + ["100"] * 2
+    assert "Krichene and Rendle" in out
+
+    assert again == out
+    assert "Epoch 2: 100%" in err  # the progress bar
+    assert "Warning" not in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []  # no logs, no checkpoints
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_all_formats_give_the_same_sequences(interactions, tmp_path, name):
+    path = tmp_path / "interactions"  # the contents tell the format, not the name
+    path.write_text(FILES[name], encoding="utf-8")
+    data = interactions.read(path)
+    assert data.sequences == SEQUENCES
+    assert data.num_items == 4
+
+
+def test_inter_without_timestamps_is_in_the_order_of_lines(interactions, tmp_path):
+    path = tmp_path / "x.inter"
+    path.write_text("user_id:token\titem_id:token\nu\tb\nu\ta\nu\tb\n", encoding="utf-8")
+    assert interactions.read(path).sequences == [[2, 1, 2]]
+
+
+def test_windows_line_ends_blank_lines_and_a_byte_order_mark_change_nothing(interactions, tmp_path):
+    path = tmp_path / "u.data"
+    path.write_bytes(b"\xef\xbb\xbf" + FILES["u.data"].replace("\n", "\r\n").encode() + b"\r\n\r\n")
+    assert interactions.read(path).sequences == SEQUENCES
+
+
+@pytest.mark.parametrize(
+    ("contents", "line"),
+    [
+        (b"", 1),
+        (b"user,item,rating,timestamp\n1,2,3,4\n", 1),
+        (b"1\t2\t3\t4\n1\t2\t3\n", 2),
+        (b"1\t2\t3\tyesterday\n", 1),
+        (b"1\t2\t3\tnan\n", 1),
+        (b"1\t\t3\t4\n", 1),
+        (b"1::2::3::4\n\n1 2\n", 3),
+        (b"user_id:token\ttimestamp:float\n1\t2\n", 1),
+        (b"user_id:token\titem_id:token\n1\t2\n1\n", 3),
+        (b"1 2\n1 2 3\n", 2),
+        (b"1 2\n\xff\xfe 3\n", 2),
+    ],
+)
+def test_bad_files_are_refused_with_the_line(interactions, tmp_path, contents, line):
+    path = tmp_path / "bad"
+    path.write_bytes(contents)
+    with pytest.raises(interactions.DataError) as caught:
+        interactions.read(path)
+    assert str(caught.value).startswith(f"{path}:{line}: expected ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_file_ends_the_program_with_one_line(tmp_path):
+    path = tmp_path / "bad.csv"
+    path.write_text("1 2\n1 2 3\n", encoding="utf-8")
+    process = start("train_sasrec.py", "--data", path, cwd=tmp_path)
+    with process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert out == ""
+    assert err.splitlines() == [
+        f"train_sasrec.py: {path}:2: expected 2 fields, as a file of 'user item' lines has, got '1 2 3'"
+    ]
+
+
+def test_missing_files_are_refused(interactions, tmp_path):
+    with pytest.raises(interactions.DataError, match="nothing here: No such file"):
+        interactions.read(tmp_path / "nothing here")
+
+
+def test_split_holds_out_the_last_two_and_keeps_the_validation_item_in_the_test_history(interactions):
+    split = interactions.leave_one_out(interactions.Interactions("data", [[1, 2, 3, 4], [5, 6]], 9))
+    assert split.train == [[1, 2], [5, 6]]  # too short to evaluate: all of it is for training
+    assert split.validation == [([1, 2], 3)]
+    assert split.test == [([1, 2, 3], 4)]
+
+
+@pytest.mark.parametrize("sequences", [[[1, 2], [3, 4]], [[1, 2, 3], [3, 2, 1]]])
+def test_data_without_anything_to_evaluate_or_to_train_on_are_refused(interactions, sequences):
+    with pytest.raises(interactions.DataError, match="data: no user has"):
+        interactions.leave_one_out(interactions.Interactions("data", sequences, 9))
+
+
+def test_negatives_are_distinct_and_unseen_and_drawn_once(interactions, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    train_sasrec = importlib.import_module("train_sasrec")
+    queries = interactions.leave_one_out(interactions.generate(300, 150, seed=0)).test
+    options = argparse.Namespace(num_negatives=99, max_len=5)
+    loader = train_sasrec.batches(queries, 150, options, torch.Generator().manual_seed(0))
+    rows = [row for batch in loader for row in zip(*batch, strict=True)]
+    for query, (exclude, recent, candidates) in zip(queries, rows, strict=True):
+        assert {*exclude.tolist()} == {0, *query.history}  # padding, item 0, never competes
+        assert recent.tolist() == (query.history[-5:] + [0] * 5)[:5]
+        assert candidates[0] == query.target
+        assert len({*candidates.tolist()}) == 100
+        assert not {*candidates.tolist()} & {0, *query.history}
+    for first, second in zip(loader, loader, strict=True):
+        assert torch.equal(first.candidates, second.candidates)
+
+
+def test_windows_have_each_item_but_the_first_as_a_target_once(interactions):
+    for count in range(12):
+        parts = interactions.windows([list(range(count))], 3)
+        assert all(2 <= len(part) <= 4 for part in parts)
+        assert sorted(item for part in parts for item in part[1:]) == list(range(1, count))
+
+
+def test_generated_data_is_the_same_for_the_same_seed(interactions):
+    data = interactions.generate(20, 50, seed=3)
+    assert data == interactions.generate(20, 50, seed=3)
+    assert data.sequences != interactions.generate(20, 50, seed=4).sequences
+    assert all(len(set(items)) == len(items) and {*items} <= set(range(1, 51)) for items in data.sequences)
