@@ -31,13 +31,15 @@ def plot_shares(shares: dict[str, tuple[Tensor, float]], title: str, ax: Any = N
     fig, ax = plt.subplots(figsize=(8, 4), layout="constrained") if ax is None else (ax.get_figure(), ax)
     top_k = max(mass.shape[0] for mass, _ in shares.values()) - 1
     width = 0.8 / len(shares)
+    # Gaps set "beyond" and "missed" apart from the ranks, and leave room for their labels.
+    gap = max(2.0, top_k / 12)
+    beyond, missing = top_k + gap, top_k + 2 * gap
     # From dark to light, so that the models differ in print too; hatches tell more than three apart.
     for i, (name, (mass, missed)) in enumerate(shares.items()):
         heights = torch.zeros(top_k + 2)
         heights[: mass.shape[0] - 1] = mass[:-1]
         heights[top_k], heights[top_k + 1] = mass[-1], missed
-        # A gap sets "beyond" and "missed" apart from the ranks.
-        places = [*range(1, top_k + 1), top_k + 2, top_k + 4]
+        places = [*range(1, top_k + 1), beyond, missing]
         ax.bar(
             [place + (i - (len(shares) - 1) / 2) * width for place in places],
             heights.tolist(),
@@ -48,9 +50,9 @@ def plot_shares(shares: dict[str, tuple[Tensor, float]], title: str, ax: Any = N
             linewidth=0.4,
             hatch=("", "//", "..", "xx")[i % 4],
         )
-    step = max(1, -(-top_k // 12))
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, top_k) if top_k / step <= 15)
     ticks = [rank for rank in range(1, top_k + 1) if rank == 1 or rank % step == 0]
-    ax.set_xticks([*ticks, top_k + 2, top_k + 4], [*map(str, ticks), f"> {top_k}", "missed"])
+    ax.set_xticks([*ticks, beyond, missing], [*map(str, ticks), f"> {top_k}", "missed"])
     ax.set_xlabel("rank of the first relevant item")
     ax.set_ylabel("share of queries")
     ax.set_ylim(bottom=0)

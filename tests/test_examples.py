@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 
@@ -78,24 +79,23 @@ def test_sasrec_beats_popularity_in_both_protocols_and_the_same_each_time(intera
     first, second = (start("train_sasrec.py", *TINY, cwd=tmp_path) for _ in range(2))
     (out, err), (again, _) = finish(first), finish(second)
 
-    rows = [
-        line.rsplit(maxsplit=6) for line in out.splitlines() if line.startswith(("full catalogue ", "target + 99 "))
-    ]
+    protocols = ("full catalogue", "target + 99 sampled", "target + 99 expected")
+    rows = [line.rsplit(maxsplit=6) for line in out.splitlines() if line.startswith(protocols)]
     names = [(protocol.strip(), model) for protocol, model, *_ in rows]
-    assert names == [
-        (protocol, model)
-        for protocol in ("full catalogue", "target + 99 sampled")
-        for model in ("SASRec", "popularity")
-    ]
+    assert names == [(protocol, model) for protocol in protocols for model in ("SASRec", "popularity")]
     values = {name: [float(value) for value in row[2:5]] for name, row in zip(names, rows, strict=True)}
-    for protocol in ("full catalogue", "target + 99 sampled"):
+    for protocol in protocols:
         sasrec, popularity = values[protocol, "SASRec"], values[protocol, "popularity"]
         assert all(better > worse for better, worse in zip(sasrec, popularity, strict=True)), out
     assert values["full catalogue", "SASRec"][0] > 2 * values["full catalogue", "popularity"][0]
     assert all(queries == "300" for *_, queries, _ in rows)
     # All items but padding and the whole history, the validation item included; nobody has an item twice.
     left = [200 - len(items[:-1]) for items in interactions.generate(300, 200, seed=0).sequences]
-    assert [candidates for *_, candidates in rows] == [f"{sum(left) / 300:.0f}"] * 2 + ["100"] * 2
+    assert [candidates for *_, candidates in rows] == [f"{sum(left) / 300:.0f}"] * 2 + ["100"] * 4
+    # One draw of negatives for 300 queries: values of 0 to 1 have a standard error below 0.03.
+    for model in ("SASRec", "popularity"):
+        drawn, expected = (values[protocol, model] for protocol in protocols[1:])
+        assert drawn == pytest.approx(expected, abs=0.1)
     assert "Krichene and Rendle" in out
 
     assert again == out
@@ -211,3 +211,48 @@ def test_generated_data_is_the_same_for_the_same_seed(interactions):
     assert data == interactions.generate(20, 50, seed=3)
     assert data.sequences != interactions.generate(20, 50, seed=4).sequences
     assert all(len(set(items)) == len(items) and {*items} <= set(range(1, 51)) for items in data.sequences)
+
+
+def test_sampled_and_full_values_stand_side_by_side_and_turn_round(tmp_path):
+    out, _ = finish(
+        start(
+            "sampled_vs_full.py", "--users", "200", "--items", "150", "--epochs", "1", "--plot", "x.png", cwd=tmp_path
+        )
+    )
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    values: dict[tuple[str, str, str], float] = {}
+    model = ""
+    for line in out.splitlines():
+        if line.startswith("  "):
+            protocol, name, value, *_ = line.split()
+            values[model, protocol, name] = float(value)
+        else:
+            model = line
+    assert values["SASRec", "sampled", "mrr@10"] >= values["SASRec", "full", "mrr@10"]
+    for protocol, sign in (("full", 1), ("sampled", -1), ("expected", -1)):
+        sharp, high = (values[name, protocol, "mrr@10"] for name in ("sharp for a few", "rather high"))
+        assert sign * (sharp - high) > 0.05
+    # 5,000 queries with values of 0 to 1: a standard error below 0.007.
+    for name in ("sharp for a few", "rather high"):
+        assert values[name, "sampled", "mrr@10"] == pytest.approx(values[name, "expected", "mrr@10"], abs=0.03)
+
+
+def test_the_published_protocol_is_read_from_its_files(tmp_path):
+    generator = np.random.default_rng(0)
+    lines = []
+    for user in range(5):
+        target, *negatives = generator.permutation(150)[:100].tolist()
+        negatives[7] = target  # drawn by accident, as in the published file
+        lines.append("\t".join([f"({user},{target})", *map(str, negatives)]))
+    (tmp_path / "x.test.negative").write_text("\n".join(lines), encoding="utf-8")
+    user, item = generator.normal(size=(5, 3)), generator.normal(size=(150, 3))
+    for row in range(5):  # the target is each user's best item, and nothing may take that away
+        target = int(lines[row].split(",")[1].split(")")[0])
+        item[target] = user[row] = 10 * np.eye(5, 3)[row % 3] * (1 + row)
+    arrays = {"user_embedding": user, "item_embedding": item, "output_weight": np.ones(3), "output_bias": np.zeros(1)}
+    np.savez(tmp_path / "model.npz", **{name: array.astype(np.float32) for name, array in arrays.items()})
+    out, err = finish(start("published_protocol.py", tmp_path, cwd=tmp_path))
+    assert err == ""
+    assert "as published: HR@10 1.000000" in out
+    assert "target + 99 sampled negatives (99 candidates)" in out
+    assert "expected over draws from 150 candidates" in out
