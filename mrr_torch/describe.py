@@ -9,7 +9,7 @@ from mrr_torch.protocol import Protocol, outcome_count
 from mrr_torch.ranks.base import EMPTY, IGNORED, NAN
 
 
-class Reading(NamedTuple):
+class Told(NamedTuple):
     """One value of a metric, ready to be told.
 
     Attributes:
@@ -28,7 +28,7 @@ class Reading(NamedTuple):
 
 
 def line(
-    readings: list[Reading],
+    readings: list[Told],
     protocol: Protocol,
     outcomes: list[float],
     candidates: tuple[float, float],
@@ -47,7 +47,7 @@ def mode(protocol: Protocol, candidates: tuple[float, float]) -> str:
     """Say what the target was ranked against."""
     fewest, most = candidates
     if most <= 0:
-        number = "candidates unknown (retrieved lists)"
+        number = "candidates unknown"
     elif fewest == most:
         number = f"{most:,.0f} candidates"
     else:
@@ -74,6 +74,6 @@ def left_out(protocol: Protocol, outcomes: list[float]) -> list[str]:
     return parts
 
 
-def _value(reading: Reading, confidence: float) -> str:
+def _value(reading: Told, confidence: float) -> str:
     text = f"{reading.name} {reading.moments.mean:.4f} ({confidence:.0%} {reading.low:.4f} to {reading.high:.4f}"
     return text + (")" if reading.chance is None else f", chance {reading.chance:.4f})")

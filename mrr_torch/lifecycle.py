@@ -15,17 +15,26 @@ from mrr_torch.distribution import state_dtype
 
 
 class SummedStateMetric(Metric):
-    """A metric whose states are sums, never changed in place: refused updates leave no trace, moves never cast."""
+    """A metric whose states add up: refused updates leave no trace, moves never cast.
+
+    Attributes:
+        batch_alone: within ``forward``, where the state is that of one batch.
+    """
+
+    batch_alone = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the value of this batch alone; bad input leaves the metric as it was."""
-        # torchmetrics resets the state before it updates; nothing is ever changed in place, so references suffice.
+        # torchmetrics resets the state before it updates, to another tensor, so references suffice.
         before = dict(self.__dict__)
+        self.batch_alone = True
         try:
             return super().forward(*args, **kwargs)
         except Exception:
             self.__dict__.update(before)
             raise
+        finally:
+            self.batch_alone = False
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add the queries of another metric, or of its state dict, to this one."""
@@ -68,7 +77,8 @@ class SummedStateMetric(Metric):
                 continue
             current = getattr(self, name)
             _checks.same_shape(key, state_dict[key], _checks.shape(current))
-            state_dict[key] = state_dict[key].to(current.device, current.dtype)
+            # A copy: the caller's checkpoint is not to be added to.
+            state_dict[key] = state_dict[key].to(current.device, current.dtype, copy=True)
             # torchmetrics would go on giving the value of before, or warn that there was no update.
             self._computed = None
             self._update_count = max(self._update_count, 1)

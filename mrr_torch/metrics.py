@@ -10,12 +10,13 @@ from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch.describe import mode
-from mrr_torch.distribution import Distribution
+from mrr_torch.functional import reciprocal_rank
 from mrr_torch.intervals import Moments, wilson_interval
 from mrr_torch.plots import plot_shares
 from mrr_torch.protocol import outcome_count
 from mrr_torch.rank_metric import RankMetric
-from mrr_torch.ranks.base import EMPTY, MISSED, NAN
+from mrr_torch.ranks.base import EMPTY, MISSED, NAN, Ranks
+from mrr_torch.summary import Reading
 
 
 class MeanReciprocalRank(RankMetric):
@@ -38,6 +39,27 @@ class MeanReciprocalRank(RankMetric):
     def gain(self, ranks: Tensor) -> Tensor:
         """Return 1 / rank."""
         return 1 / ranks
+
+    def per_query(self) -> Tensor | dict[str, Tensor]:
+        """Return the reciprocal rank of each query, for paired tests between models; with ``num_queries`` only.
+
+        Synchronised across processes like ``compute``.
+
+        Returns:
+            ``(num_queries,)`` in torch's default dtype, in the order of the ids: NaN where a query was not seen or is
+            skipped. A dict of such tensors if ``top_k`` is a sequence.
+
+        Raises:
+            ValueError: the metric was made without ``num_queries``.
+        """
+        if self.num_queries is None:
+            raise ValueError(_checks.fault("num_queries", "the number of queries, for per_query", "None"))
+        with self._synchronised():
+            ranks = self._read_table().ranks
+        ranks = Ranks(*(field[:-1] for field in ranks))
+        settings = self.protocol._asdict()
+        values = {self._name(k): reciprocal_rank(ranks, top_k=k, **settings).to(self.device) for k in self._cuts}
+        return values if isinstance(self.top_k, Sequence) else values[self._name(self._cuts[0])]
 
 
 class HitRate(RankMetric):
@@ -110,8 +132,7 @@ class RankDistribution(RankMetric):
 
         Without ties these are whole numbers. Realistic ranks half-way between two count at the higher number.
         """
-        seen = self._read()
-        return self._result(self._mass(seen))
+        return self._result(self._mass(self._read()))
 
     def missed(self) -> Tensor:
         """Return the number of queries whose relevant item was not retrieved or has no score; synchronised."""
@@ -135,8 +156,8 @@ class RankDistribution(RankMetric):
         if not bool(((shares >= 0) & (shares <= 1)).all()):
             raise ValueError(_checks.fault("q", "numbers within 0..1", q))
         with self._synchronised():
-            seen = self._read()
-        queries = self._counted(seen)
+            reading = self._read()
+        seen, queries = reading.distribution, reading.queries
         if not queries:
             return self._result(torch.full_like(shares, torch.nan))
         # A little less than asked for: sums of thirds must not miss a whole number by the last bit.
@@ -166,15 +187,14 @@ class RankDistribution(RankMetric):
         shares: dict[str, tuple[Tensor, float]] = {}
         for name, metric in metrics.items():
             with metric._synchronised():
-                seen = metric._read()
-                fewest, most = getattr(metric, metric.protocol.candidates_name).tolist()
-            queries = max(metric._counted(seen), 1)
-            shares[name] = metric._mass(seen) / queries, metric._missed(seen) / queries
-        title = f"{queries:,} queries; {mode(self.protocol, (-fewest, most))}; ties: {self.protocol.ties}"
+                reading = metric._read()
+            queries = max(reading.queries, 1)
+            shares[name] = metric._mass(reading) / queries, metric._missed(reading) / queries
+        title = f"{reading.queries:,} queries; {mode(self.protocol, reading.candidates)}; ties: {self.protocol.ties}"
         return plot_shares(shares, title, ax)
 
-    def _mass(self, seen: Distribution) -> Tensor:
-        top_k = self._cuts[0] or 0
+    def _mass(self, reading: Reading) -> Tensor:
+        top_k, seen = self._cuts[0] or 0, reading.distribution
         place = seen.ranks.ceil().long().clamp(max=top_k + 1) - 1
         mass = torch.zeros(top_k + 1, dtype=torch.float64).index_add_(0, place, seen.mass)
         mass[-1] += seen.beyond
@@ -182,9 +202,9 @@ class RankDistribution(RankMetric):
             mass[0] += outcome_count(seen.outcomes, EMPTY)
         return mass
 
-    def _missed(self, seen: Distribution) -> float:
+    def _missed(self, reading: Reading) -> float:
         codes = (MISSED, NAN, EMPTY) if self.protocol.empty_target_action == "neg" else (MISSED, NAN)
-        return float(sum(outcome_count(seen.outcomes, code) for code in codes))
+        return float(sum(outcome_count(reading.outcomes, code) for code in codes))
 
     def _result(self, values: Tensor) -> Tensor:
         return values.to(self.device, torch.get_default_dtype())

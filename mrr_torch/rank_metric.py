@@ -8,25 +8,19 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torchmetrics.utilities import rank_zero_warn
 
 from mrr_torch import _checks
-from mrr_torch.chance import Chance, add_chance, candidates_range, chance_size, read_chance
-from mrr_torch.describe import Reading, line
-from mrr_torch.distribution import BINS, Distribution, Ties, add_ranks, read, state_dtype, state_size
+from mrr_torch.describe import Told, line
+from mrr_torch.distribution import BINS, Ties
 from mrr_torch.expectation import full_catalogue_gain
 from mrr_torch.intervals import Moments, normal_interval
 from mrr_torch.lifecycle import SummedStateMetric
-from mrr_torch.protocol import (
-    EmptyTargetAction,
-    Protocol,
-    check_confidence,
-    check_top_k,
-    outcome_count,
-    refuse_empty,
-    refuse_faults,
-)
-from mrr_torch.ranks.base import EMPTY, FOUND, MISSED, NAN, UNRESOLVED, Ranks
-from mrr_torch.ranks.forms import rank
+from mrr_torch.protocol import EmptyTargetAction, Protocol, check_confidence, check_top_k, refuse_empty
+from mrr_torch.query_table import Seen, check_query_ids, empty_table, enter, read_table
+from mrr_torch.ranks.base import IGNORED, Ranks
+from mrr_torch.ranks.forms import Ranked, rank
+from mrr_torch.summary import Reading, Summary
 
 
 class RankMetric(SummedStateMetric):
@@ -55,6 +49,9 @@ class RankMetric(SummedStateMetric):
         catalogue_size: with ``num_negatives``, candidates in the full catalogue; adds ``..._full_estimate``: an
             estimate of the full-catalogue value from the sampled ranks (`full_catalogue_gain`), with a bias towards
             its prior, never the value itself.
+        num_queries: Q; the queries are a fixed set with the ids 0..Q-1, and each counts once, however often and on
+            whichever process ``update`` sees it (``query_ids``): padded samplers, resumed runs. A query that is seen
+            with different counts gets the larger ones, the worse rank, and a warning. Costs 32 bytes a query.
         kwargs: of `torchmetrics.Metric`.
 
     Raises:
@@ -80,6 +77,7 @@ class RankMetric(SummedStateMetric):
         num_negatives: int | None = None,
         confidence: float | None = None,
         catalogue_size: int | None = None,
+        num_queries: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -89,17 +87,21 @@ class RankMetric(SummedStateMetric):
         self.protocol = Protocol.check(ties, empty_target_action, ignore_index, num_negatives)
         self._cuts = self._check_cuts(top_k)
         # Cut-offs beyond the usual number of ranks get a longer state (of another shape, so never shared by mistake).
-        self._bins = max([BINS, *(k for k in self._cuts if k is not None), (num_negatives or 0) + 1])
+        bins = max([BINS, *(k for k in self._cuts if k is not None), (num_negatives or 0) + 1])
+        self._summary = Summary(self.protocol, bins)
         self._full_gains = {}
         if self.catalogue_size is not None and self.protocol.num_negatives is not None:
             size, negatives = self.catalogue_size, self.protocol.num_negatives
             self._full_gains = {k: full_catalogue_gain(self.gain, size, negatives, k) for k in self._cuts}
         device = torch.get_default_device()
-        size = state_size(self._bins, ties) + chance_size(self._bins)
-        default = torch.zeros(size, dtype=state_dtype(device), device=device)
-        self.add_state(self.protocol.state_name, default, dist_reduce_fx="sum")
-        unknown = torch.full((2,), -torch.inf, dtype=default.dtype, device=device)
-        self.add_state(self.protocol.candidates_name, unknown, dist_reduce_fx="max")
+        self.num_queries = None if num_queries is None else _checks.positive_int("num_queries", num_queries)
+        if self.num_queries is not None:
+            self._table_name = f"queries_of_{self.protocol.state_name}"
+            self.add_state(self._table_name, empty_table(self.num_queries, device), dist_reduce_fx="max")
+            return
+        summed, candidates = self._summary.empty(device)
+        self.add_state(self.protocol.state_name, summed, dist_reduce_fx="sum")
+        self.add_state(self.protocol.candidates_name, candidates, dist_reduce_fx="max")
 
     def gain(self, ranks: Tensor) -> Tensor:
         """Return what a query counts whose relevant item stands at each of ``ranks`` (float64, from 1)."""
@@ -114,6 +116,7 @@ class RankMetric(SummedStateMetric):
         candidates: Tensor | None = None,
         exclude: Tensor | None = None,
         mask: Tensor | None = None,
+        query_ids: Tensor | None = None,
     ) -> None:
         """Add a batch of queries. Bad input is refused and leaves the metric as it was; a device is never waited for.
 
@@ -128,6 +131,7 @@ class RankMetric(SummedStateMetric):
             exclude: what never competes, but for the target: ids ``(..., H)`` padded with negative ids, ids ``(H,)``
                 for all queries, or a bool mask of the shape of ``preds``. Ids are columns, or those in ``candidates``.
             mask: bool, of the shape of ``preds``; True where a column is real, for padded lists.
+            query_ids: ``(...)``; integer ids of the queries, with ``num_queries`` and only then (not with ``indexes``).
 
         Raises:
             TypeError: an argument of the wrong type or dtype.
@@ -145,27 +149,22 @@ class RankMetric(SummedStateMetric):
             num_negatives=self.protocol.num_negatives,
         )
         refuse_empty(ranked.ranks, self.protocol.empty_target_action)
-        ranks, state = ranked.ranks, self._state
-        if ranks.higher.device != state.device:
+        if self.num_queries is not None and indexes is not None:
+            raise ValueError(_checks.fault("indexes", "None with num_queries", type(indexes).__name__))
+        ids = check_query_ids(query_ids, ranked.ranks, self.num_queries)
+        ranks, device = ranked.ranks, getattr(self, next(iter(self._defaults))).device
+        if ranks.higher.device != device:
             if not isinstance(preds, Ranks):  # a few numbers are moved, scores are not
-                raise ValueError(_checks.fault("preds", f"a tensor on {state.device}, as the metric", preds.device))
-            ranks = type(ranks)(*(field.to(state.device, non_blocking=True) for field in ranks))
-        # A copy is added to: the state itself may be a tensor of the caller's checkpoint.
-        added, size = state.clone(), state_size(self._bins, self.protocol.ties)
-        negatives = self.protocol.num_negatives
-        add_ranks(
-            added[:size],
-            ranks,
-            ties=self.protocol.ties,
-            bins=self._bins,
-            negatives=negatives,
-            last=ranked.last,
-            single=ranked.single,
-        )
-        add_chance(added[size:], ranks, negatives=negatives, bins=self._bins, last=ranked.last)
-        candidates = getattr(self, self.protocol.candidates_name)
-        setattr(self, self.protocol.state_name, added)
-        setattr(self, self.protocol.candidates_name, torch.maximum(candidates, candidates_range(ranks, added.dtype)))
+                raise ValueError(_checks.fault("preds", f"a tensor on {device}, as the metric", preds.device))
+            ranks = type(ranks)(*(field.to(device, non_blocking=True) for field in ranks))
+        if ids is not None:
+            enter(getattr(self, self._table_name), ranks, ids.to(device, non_blocking=True))
+            return
+        # Not in place: others may hold the state, a collection or a checkpoint.
+        summed, candidates = (getattr(self, name) for name in self._names)
+        states = self._summary.add(summed, candidates, ranked._replace(ranks=ranks))
+        for name, state in zip(self._names, states, strict=True):
+            setattr(self, name, state)
 
     def describe(self) -> str:
         """Return one line with the values, their intervals, what chance gives, and how they were computed.
@@ -183,17 +182,13 @@ class RankMetric(SummedStateMetric):
         """
         confidence = 0.95 if self.confidence is None else self.confidence
         with self._synchronised():
-            seen, chance = self._read(), self._read_chance()
-            fewest, most = getattr(self, self.protocol.candidates_name).tolist()
-            readings = []
+            reading = self._read()
+            told = []
             for k in self._cuts:
-                moments = self._moments(seen, k)
-                readings.append(
-                    Reading(
-                        self._name(k), moments, *self.interval(moments, confidence), self._by_chance(chance, seen, k)
-                    )
-                )
-            return line(readings, self.protocol, seen.outcomes, (-fewest, most), confidence)
+                moments = reading.moments(self.gain, k)
+                ends = self.interval(moments, confidence)
+                told.append(Told(self._name(k), moments, *ends, reading.by_chance(self.gain, k)))
+            return line(told, self.protocol, reading.outcomes, reading.candidates, confidence)
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Plot one value, a sequence of values, or dicts of them, as every torchmetrics metric does.
@@ -224,12 +219,12 @@ class RankMetric(SummedStateMetric):
         Raises:
             ValueError: bad values that ``update`` could not see without waiting for the device.
         """
-        seen = self._read()
+        reading = self._read()
         values: dict[str, float] = {}
         for k in self._cuts:
-            values |= self._read_outs(self._name(k), self._moments(seen, k))
+            values |= self._read_outs(self._name(k), reading.moments(self.gain, k))
             if k in self._full_gains:
-                values |= self._read_outs(f"{self._name(k)}_full_estimate", self._full_moments(seen, k))
+                values |= self._read_outs(f"{self._name(k)}_full_estimate", reading.moments_of(self._full_gains[k]))
         results = {
             name: torch.tensor(value, dtype=torch.get_default_dtype(), device=self.device)
             for name, value in values.items()
@@ -238,27 +233,28 @@ class RankMetric(SummedStateMetric):
         return results if several else results[self._name(self._cuts[0])]
 
     @property
-    def _state(self) -> Tensor:
-        state: Tensor = getattr(self, self.protocol.state_name)
-        return state
+    def _names(self) -> tuple[str, str]:
+        return self.protocol.state_name, self.protocol.candidates_name
 
-    def _read(self) -> Distribution:
-        """Read the distribution of the ranks; raise for faults that ``update`` could not see."""
-        seen = read(self._state[: state_size(self._bins, self.protocol.ties)], self._bins, self.protocol.ties)
-        refuse_faults(seen.outcomes, self.protocol.empty_target_action)
-        return seen
+    def _read(self) -> Reading:
+        """Read all that is known of the queries; raise for faults that ``update`` could not see."""
+        if self.num_queries is None:
+            return self._summary.read(*(getattr(self, name) for name in self._names))
+        # The same sums, of each query once, in the order of the ids: on any processes the same to the last bit.
+        ranks = self._read_table().ranks
+        entered = ranks.relevant != IGNORED
+        ranked = Ranked(Ranks(*(field[entered] for field in ranks)), None, False)
+        return self._summary.read(*self._summary.add(*self._summary.empty(torch.device("cpu")), ranked))
 
-    def _read_chance(self) -> Chance:
-        return read_chance(self._state[state_size(self._bins, self.protocol.ties) :], self._bins)
-
-    def _by_chance(self, chance: Chance, seen: Distribution, k: int | None) -> float | None:
-        """Return the mean gain of a scorer of random numbers; None unless all queries that count are known."""
-        queries = self._counted(seen)
-        if not queries or chance.queries != queries:
-            return None
-        gains = self.gain(chance.ranks)
-        total = float((chance.mass * (gains if k is None else gains * (chance.ranks <= k))).sum())
-        return (total + (chance.tail if k is None else 0.0)) / queries
+    def _read_table(self) -> Seen:
+        table = read_table(getattr(self, self._table_name).cpu())
+        missing, differing = int((~table.seen).sum()), int(table.differing.sum())
+        if missing and not self.batch_alone:
+            seen = len(table.seen) - missing
+            rank_zero_warn(f"Only {seen:,} of {len(table.seen):,} queries have been seen; the others do not count.")
+        if differing:
+            rank_zero_warn(f"{differing:,} queries were seen with different ranks; the worse ones count.")
+        return table
 
     @contextmanager
     def _synchronised(self) -> Iterator[None]:
@@ -286,44 +282,6 @@ class RankMetric(SummedStateMetric):
         if self.confidence is not None:
             values[f"{name}_low"], values[f"{name}_high"] = self.interval(moments, self.confidence)
         return values
-
-    def _moments(self, seen: Distribution, k: int | None) -> Moments:
-        gains = self.gain(seen.ranks)
-        if k is not None:
-            return self._add_up(seen, gains * (seen.ranks <= k))
-        if outcome_count(seen.outcomes, UNRESOLVED):
-            raise ValueError(
-                _checks.fault(
-                    "preds",
-                    f"scores or a top_k where several relevant items tie beyond rank {self._bins}",
-                    f"Ranks with such ties, in {outcome_count(seen.outcomes, UNRESOLVED)} queries, and no top_k",
-                )
-            )
-        return self._add_up(seen, gains, seen.tail, seen.tail_squares)
-
-    def _full_moments(self, seen: Distribution, k: int | None) -> Moments:
-        gains, place = self._full_gains[k], seen.ranks - 1
-        # Realistic ranks half-way between two count the mean of both.
-        last = gains.shape[0] - 1
-        low, high = (gains[x.long().clamp(max=last)] for x in (place.floor(), place.ceil()))
-        moments = self._add_up(seen, (low + high) / 2 * (place <= last))
-        return moments._replace(mean=min(max(moments.mean, 0.0), 1.0))
-
-    def _counted(self, seen: Distribution) -> int:
-        """Return how many queries the mean is over."""
-        codes = (FOUND, MISSED, NAN) if self.protocol.empty_target_action == "skip" else (FOUND, MISSED, NAN, EMPTY)
-        return sum(outcome_count(seen.outcomes, code) for code in codes)
-
-    def _add_up(self, seen: Distribution, gains: Tensor, tail: float = 0.0, tail_squares: float = 0.0) -> Moments:
-        """Return the mean and the mean square of gains (and of a tail of them) over all queries that count."""
-        queries = self._counted(seen)
-        if not queries:
-            return Moments(0, 0.0, 0.0)
-        certain = outcome_count(seen.outcomes, EMPTY) if self.protocol.empty_target_action == "pos" else 0
-        total = float((seen.mass * gains).sum()) + tail + certain
-        squares = float((seen.mass * gains**2).sum()) + tail_squares + certain
-        # Masses of tied queries are sums of fractions, and may exceed the number of queries by the last bit.
-        return Moments(queries, min(total / queries, 1.0), squares / queries)
 
 
 def _check_catalogue_size(catalogue_size: Any, num_negatives: int | None) -> int | None:

@@ -132,7 +132,7 @@ class TestDescribe:
         metric = MeanReciprocalRank(10)
         metric.update(rank_retrieved([["a", "b"], ["c"]], [["b"], ["x"]]))
         line = metric.describe()
-        assert "candidates unknown (retrieved lists)" in line
+        assert "; candidates unknown; " in line
         assert "chance" not in line
 
     def test_what_was_left_out_is_told(self):

@@ -20,8 +20,9 @@ BAD_TARGET = -4
 BAD_RELEVANCE = -5
 BAD_EXCLUDE = -6
 BAD_SEVERAL = -7
-UNRESOLVED = -8  # not of `Ranks`: a tie of several relevant items too wide to be followed without waiting
-OUTCOMES = 9  # the codes from `EMPTY` on, in order
+BAD_IDS = -8
+UNRESOLVED = -9  # not of `Ranks`: a tie of several relevant items too wide to be followed without waiting
+OUTCOMES = 10  # the codes from `EMPTY` on, in order
 
 FAULTS = {
     BAD_TARGET: _checks.fault("target", "ids in 0..N-1 (or ignore_index)", "ids outside, in {count} queries"),
@@ -29,6 +30,7 @@ FAULTS = {
     BAD_SEVERAL: _checks.fault(
         "preds", "one relevant item with more than 1 + num_negatives candidates", "several, in {count} queries"
     ),
+    BAD_IDS: _checks.fault("query_ids", "ids in 0..num_queries-1", "ids outside"),
     BAD_EXCLUDE: _checks.fault("exclude", "ids in 0..N-1, padded with negative ids", "ids beyond, in {count} queries"),
 }
 

@@ -1,0 +1,258 @@
+"""Queries of a fixed set count once, however often and wherever they are seen."""
+
+import io
+import random
+import re
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from processes import run_processes
+from torchmetrics import MetricCollection
+
+from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, RankDistribution, reciprocal_rank
+
+QUERIES, COLUMNS = 40, 25
+
+
+def queries(tied=False):
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(QUERIES, COLUMNS, generator=generator, dtype=torch.float64)
+    return (scores * 6).round() if tied else scores, torch.randint(0, COLUMNS, (QUERIES,), generator=generator)
+
+
+def enter(metric, ids, tied=False):
+    scores, target = queries(tied)
+    ids = torch.as_tensor(ids, dtype=torch.long)
+    metric.update(scores[ids], target[ids], query_ids=ids)
+
+
+def state(metric):
+    return next(iter(metric.metric_state.values()))
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["no ties", "ties"])
+def test_repeats_and_order_change_nothing(tied, float64):
+    scores, target = queries(tied)
+    plain = MeanReciprocalRank([3, None])
+    plain.update(scores, target)
+    once = MeanReciprocalRank([3, None], num_queries=QUERIES)
+    enter(once, range(QUERIES), tied)
+    again = MeanReciprocalRank([3, None], num_queries=QUERIES)
+    for ids in ([7, 7, 3], range(20, 40), [3, 0, 39], range(25)):
+        enter(again, ids, tied)
+    assert torch.equal(state(again), state(once))
+    for name, value in once.compute().items():
+        assert value == again.compute()[name]
+        assert float(value) == pytest.approx(float(plain.compute()[name]), abs=1e-15)  # sums of float64
+
+
+def test_it_adds_nothing_to_metrics_without(float64):
+    assert not any("queries" in name for name in MeanReciprocalRank().metric_state)
+
+
+def test_missing_queries_are_told_and_do_not_count(float64):
+    metric = MeanReciprocalRank(num_queries=QUERIES)
+    enter(metric, [4, 9])
+    scores, target = queries()
+    with pytest.warns(UserWarning, match="Only 2 of 40 queries have been seen"):
+        assert metric.compute() == reciprocal_rank(scores[[4, 9]], target[[4, 9]]).mean()
+
+
+def test_a_query_seen_with_different_ranks_counts_the_worse_one_and_is_told():
+    metric = MeanReciprocalRank(num_queries=2)
+    first, second = torch.tensor([[3.0, 2.0, 1.0]] * 2), torch.tensor([[3.0, 5.0, 4.0]] * 2)
+    for scores in (first, second, first):
+        metric.update(scores[:1], torch.tensor([0]), query_ids=torch.tensor([0]))
+        metric.update(first[:1], torch.tensor([1]), query_ids=torch.tensor([1]))
+        metric._computed = None
+    with pytest.warns(UserWarning, match="1 queries were seen with different ranks; the worse ones count"):
+        assert metric.compute() == torch.tensor((1 / 3 + 1 / 2) / 2)
+    # In one batch too, in any order.
+    for scores in (torch.stack([first[0], second[0]]), torch.stack([second[0], first[0]])):
+        metric = MeanReciprocalRank(num_queries=1)
+        metric.update(scores, torch.tensor([0, 0]), query_ids=torch.tensor([0, 0]))
+        with pytest.warns(UserWarning, match="different ranks"):
+            assert metric.compute() == torch.tensor(1 / 3)
+
+
+def test_reciprocal_ranks_by_id_are_there_for_paired_tests(float64):
+    scores, target = queries(tied=True)
+    metric = MeanReciprocalRank([2, None], num_queries=QUERIES + 1, ignore_index=-100)
+    enter(metric, [5, 2, 30], tied=True)
+    metric.update(scores[:1], torch.tensor([-100]), query_ids=torch.tensor([40]))  # skipped, so not seen
+    with pytest.warns(UserWarning, match="Only 3 of 41"):
+        values = metric.per_query()
+    for k, name in ((2, "mrr@2"), (None, "mrr")):
+        expected = torch.full((QUERIES + 1,), torch.nan)
+        expected[[5, 2, 30]] = reciprocal_rank(scores[[5, 2, 30]], target[[5, 2, 30]], k)
+        assert torch.allclose(values[name], expected, rtol=0, atol=0, equal_nan=True)
+    with pytest.raises(ValueError, match="num_queries: expected the number of queries, for per_query, got None"):
+        MeanReciprocalRank().per_query()
+
+
+def test_forward_gives_the_batch_without_a_word_on_the_rest(float64):
+    scores, target = queries()
+    metric = MeanReciprocalRank(num_queries=QUERIES)
+    for ids in torch.arange(QUERIES).split(15):
+        assert metric(scores[ids], target[ids], query_ids=ids) == reciprocal_rank(scores[ids], target[ids]).mean()
+    assert float(metric.compute()) == pytest.approx(float(reciprocal_rank(scores, target).mean()), abs=1e-15)
+
+
+def test_the_other_metrics_share_the_table():
+    collection = MetricCollection(
+        [m(3, num_queries=QUERIES) for m in (MeanReciprocalRank, HitRate, NormalizedDCG, RankDistribution)]
+    )
+    scores, target = queries()
+    plain = MetricCollection([m(3) for m in (MeanReciprocalRank, HitRate, NormalizedDCG, RankDistribution)])
+    plain.update(scores, target)
+    for ids in (range(30), range(10, 40)):
+        ids = torch.tensor(ids)
+        collection.update(scores[ids], target[ids], query_ids=ids)
+    assert len(collection.compute_groups) == 1
+    for name, value in plain.compute().items():
+        assert torch.equal(collection.compute()[name], value)
+    assert collection["MeanReciprocalRank"].describe() == plain["MeanReciprocalRank"].describe()
+
+
+def test_an_evaluation_goes_on_from_a_checkpoint():
+    whole = MeanReciprocalRank(num_queries=QUERIES)
+    enter(whole, range(QUERIES))
+    killed = MeanReciprocalRank(num_queries=QUERIES)
+    killed.persistent(True)
+    enter(killed, range(17))
+    saved = io.BytesIO()
+    torch.save(killed.state_dict(), saved)
+    saved.seek(0)
+    checkpoint = torch.load(saved)
+    given = {name: value.clone() for name, value in checkpoint.items()}
+    resumed = MeanReciprocalRank(num_queries=QUERIES)
+    resumed.load_state_dict(checkpoint)
+    enter(resumed, range(10, QUERIES))  # rerun from somewhere before
+    assert torch.equal(resumed.compute(), whole.compute())
+    assert all(torch.equal(given[name], saved) for name, saved in checkpoint.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        ({"num_queries": 5}, {}, "query_ids: expected the ids of the queries, with num_queries, got NoneType"),
+        ({}, {"query_ids": torch.tensor([0, 1])}, "query_ids: expected None without num_queries, got Tensor"),
+        ({"num_queries": 5}, {"query_ids": torch.tensor([0, 5])}, "query_ids: expected ids in 0..4 (num_queries=5)"),
+        ({"num_queries": 5}, {"query_ids": torch.tensor([0, -1])}, "query_ids: expected ids in 0..4 (num_queries=5)"),
+        ({"num_queries": 5}, {"query_ids": torch.tensor([0])}, "query_ids: expected shape (2,), got shape (1,)"),
+        ({"num_queries": 5}, {"query_ids": torch.tensor([0.0, 1.0])}, "query_ids: expected a tensor of integer ids"),
+    ],
+    ids=str,
+)
+def test_bad_ids_are_refused_and_change_nothing(settings, options, message):
+    metric = MeanReciprocalRank(**settings)
+    before = state(metric).clone()
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        metric.update(torch.rand(2, 3), torch.tensor([0, 1]), **options)
+    assert torch.equal(state(metric), before)
+    assert metric.update_count == 0
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, True])
+def test_the_number_of_queries_is_checked(number):
+    with pytest.raises((TypeError, ValueError), match="num_queries: expected a positive int"):
+        MeanReciprocalRank(num_queries=number)
+
+
+def test_no_update_waits_for_the_device():
+    metric = MeanReciprocalRank(num_queries=10).to("meta")
+    scores = torch.rand(3, 5, device="meta")
+    metric.update(scores, torch.zeros(3, dtype=torch.long, device="meta"), query_ids=torch.arange(3, device="meta"))
+    assert metric.update_count == 1
+
+
+def test_what_could_not_be_seen_is_raised_by_compute(monkeypatch):
+    from mrr_torch import _checks
+
+    monkeypatch.setattr(_checks, "on_host", lambda tensor: False)
+    scores, ids = torch.rand(2, 3), torch.tensor([0, 1])
+    metric = MeanReciprocalRank(num_queries=2)
+    metric.update(scores, torch.tensor([0, 3]), query_ids=ids)
+    metric.update(scores, torch.tensor([0, 1]), query_ids=ids)  # does not make it good
+    monkeypatch.undo()
+    with pytest.warns(UserWarning, match="different"), pytest.raises(ValueError, match="target: expected ids"):
+        metric.compute()
+    monkeypatch.setattr(_checks, "on_host", lambda tensor: False)
+    metric = MeanReciprocalRank(num_queries=2)
+    metric.update(scores, torch.tensor([0, 1]), query_ids=torch.tensor([0, 7]))
+    monkeypatch.undo()
+    with pytest.warns(UserWarning, match="Only 1 of 2"), pytest.raises(ValueError, match="query_ids: expected ids"):
+        metric.compute()
+
+
+def evaluate_splits(seeds, tied):
+    """Many evaluations, each with its own split over some of the processes, with repeats and empty processes."""
+    torch.set_default_dtype(torch.float64)
+    results = []
+    for seed in seeds:
+        rng = random.Random(seed)
+        world = rng.randint(1, dist.get_world_size())
+        ids = list(range(QUERIES)) + [rng.randrange(QUERIES) for _ in range(rng.randint(0, 30))]  # padding repeats
+        rng.shuffle(ids)
+        owners = [rng.randrange(world) if rng.random() < 0.9 else 0 for _ in ids]
+        mine = [i for i, owner in zip(ids, owners, strict=True) if owner == dist.get_rank()]
+        metric = MeanReciprocalRank([5, None], num_queries=QUERIES)
+        while mine:
+            size = rng.randint(1, 12)
+            enter(metric, mine[:size], tied)
+            mine = mine[size:]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a process that saw none is told so
+            results.append((metric.compute(), metric.per_query()["mrr"]))
+    return results
+
+
+class Gathered:
+    """Count what the synchronisation of a metric moves."""
+
+    def __init__(self):
+        self.calls, self.bytes = 0, 0
+
+    def __call__(self, tensor, group=None):
+        from torchmetrics.utilities.distributed import gather_all_tensors
+
+        self.calls += 1
+        self.bytes += tensor.numel() * tensor.element_size()
+        return gather_all_tensors(tensor, group)
+
+
+def sync_costs():
+    costs = {}
+    for name, settings in (("plain", {}), ("by query", {"num_queries": 1000})):
+        gathered = Gathered()
+        metric = MeanReciprocalRank(10, dist_sync_fn=gathered, **settings)
+        ids = torch.arange(5)
+        metric.update(torch.rand(5, 9), ids, **({"query_ids": ids} if settings else {}))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            metric.compute()
+        costs[name] = gathered.calls, gathered.bytes
+    return costs
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("tied", [False, True], ids=["no ties", "ties"])
+def test_any_split_over_processes_gives_the_value_of_one(tied, tmp_path, float64):
+    one = MeanReciprocalRank([5, None], num_queries=QUERIES)
+    enter(one, range(QUERIES), tied)
+    seeds = range(50)
+    for results in run_processes(4, evaluate_splits, seeds, tied, folder=tmp_path):
+        assert len(results) == len(seeds)
+        for values, per_query in results:
+            assert torch.equal(per_query, one.per_query()["mrr"])
+            for name, value in one.compute().items():
+                assert value == values[name]  # to the last bit, ties or not: the table is the same
+
+
+@pytest.mark.distributed
+def test_synchronising_moves_what_the_documentation_says(tmp_path):
+    for costs in run_processes(2, sync_costs, folder=tmp_path):
+        assert costs["plain"] == (2, 8 * 2068 + 16)
+        assert costs["by query"] == (1, 32 * 1001)
