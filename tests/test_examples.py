@@ -256,3 +256,16 @@ def test_the_published_protocol_is_read_from_its_files(tmp_path):
     assert "as published: HR@10 1.000000" in out
     assert "target + 99 sampled negatives (99 candidates)" in out
     assert "expected over draws from 150 candidates" in out
+
+
+@pytest.mark.distributed
+def test_two_processes_print_the_table_of_one(tmp_path):
+    one, _ = finish(start("evaluate_ddp.py", cwd=tmp_path))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [*torchrun, EXAMPLES / "evaluate_ddp.py"]
+    two = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert one.startswith("HitRate@10")
+    assert two.stdout == one

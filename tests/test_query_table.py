@@ -1,8 +1,11 @@
 """Queries of a fixed set count once, however often and wherever they are seen."""
 
 import io
+import multiprocessing
+import os
 import random
 import re
+import signal
 import warnings
 
 import pytest
@@ -132,6 +135,59 @@ def test_an_evaluation_goes_on_from_a_checkpoint():
     enter(resumed, range(10, QUERIES))  # rerun from somewhere before
     assert torch.equal(resumed.compute(), whole.compute())
     assert all(torch.equal(given[name], saved) for name, saved in checkpoint.items())
+
+
+def evaluate_until_killed(path):
+    metric = MeanReciprocalRank(num_queries=QUERIES)
+    metric.persistent(True)
+    for number, ids in enumerate(torch.arange(QUERIES).split(7)):
+        enter(metric, ids)
+        torch.save(metric.state_dict(), path / "part")
+        (path / "part").rename(path / "checkpoint")
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.distributed
+def test_a_run_that_was_killed_and_resumed_gives_the_value_of_one_that_was_not(tmp_path):
+    process = multiprocessing.get_context("spawn").Process(target=evaluate_until_killed, args=(tmp_path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    resumed = MeanReciprocalRank(num_queries=QUERIES)
+    resumed.load_state_dict(torch.load(tmp_path / "checkpoint"))
+    with pytest.warns(UserWarning, match="Only 21 of 40"):
+        resumed.compute()
+    for ids in torch.arange(QUERIES).split(7)[2:]:  # nobody knows how far it came
+        enter(resumed, ids)
+    whole = MeanReciprocalRank(num_queries=QUERIES)
+    enter(whole, range(QUERIES))
+    assert torch.equal(resumed.compute(), whole.compute())
+
+
+def evaluate_in_groups():
+    """Two groups of processes, each with metrics of its own."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2])]
+    rank = dist.get_rank()
+    mine = groups[rank // 2]
+    scores, target = queries()
+    plain = MeanReciprocalRank(process_group=mine)
+    plain.update(scores[rank::3], target[rank::3])
+    table = MeanReciprocalRank(process_group=mine, num_queries=QUERIES)
+    enter(table, range(rank, QUERIES, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no group has seen all queries
+        return plain.compute(), table.compute()
+
+
+@pytest.mark.distributed
+def test_groups_of_processes_have_values_of_their_own(tmp_path):
+    scores, target = queries()
+    parts = [[i for i in range(QUERIES) if i % 3 < 2], list(range(2, QUERIES, 3))]
+    for rank, values in enumerate(run_processes(3, evaluate_in_groups, folder=tmp_path)):
+        ids = parts[rank // 2]
+        expected = MeanReciprocalRank()(scores[ids], target[ids])
+        assert all(torch.equal(value, expected) for value in values)
 
 
 @pytest.mark.parametrize(
