@@ -35,6 +35,16 @@ def rows_at(where: Tensor) -> Tensor:
     return where.nonzero()[:, 0] if on_host(where) else torch.arange(where.shape[0], device=where.device)
 
 
+def is_one_number(tensor: Tensor) -> bool:
+    """Say whether all elements of a ``(n,)`` tensor are the same one, as seen from the stride, without looking."""
+    return tensor.stride() == (0,) and tensor.shape[0] > 0
+
+
+def all_are(tensor: Tensor, number: int) -> bool:
+    """Say whether ``tensor`` is known to hold one number only, from its stride and one look at its one element."""
+    return is_one_number(tensor) and on_host(tensor) and int(tensor[0]) == number
+
+
 def flat(tensor: Tensor) -> Tensor:
     """Flatten to one dimension, at no cost where there is just one."""
     return tensor if tensor.ndim == 1 else tensor.reshape(-1)

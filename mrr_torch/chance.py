@@ -56,9 +56,12 @@ def add_chance(state: Tensor, ranks: Ranks, *, negatives: int | None, bins: int,
     if isinstance(ranks, RanksOfSeveral):
         return
     relevant, candidates = _checks.flat(ranks.relevant), _checks.flat(ranks.candidates)
-    known = ((relevant == 1) | (relevant == NAN)).to(state.dtype)
-    if is_one_number(candidates):
-        candidates, known = candidates[:1], known.sum(0, keepdim=True)
+    if _checks.all_are(relevant, 1) and _checks.is_one_number(candidates):
+        candidates, known = candidates[:1], state.new_full((1,), relevant.shape[0])
+    else:
+        known = ((relevant == 1) | (relevant == NAN)).to(state.dtype)
+        if _checks.is_one_number(candidates):  # one entry for all queries
+            candidates, known = candidates[:1], known.sum(0, keepdim=True)
     size = candidates if negatives is None else candidates.clamp(max=negatives + 1)
     # Retrieved lists have 0 candidates, which stands for "unknown" and is not read.
     state.index_add_(0, size.clamp(max=bins + 1), known)
@@ -69,11 +72,6 @@ def add_chance(state: Tensor, ranks: Ranks, *, negatives: int | None, bins: int,
         coarse, fine = whole_parts(1 / each.to(state.dtype))
         tail = reciprocals_between(part, torch.maximum(each, part)).to(state.dtype) / each
         state[bins + 2 :].add_(torch.stack([(many * x).sum() for x in (coarse, fine, tail)]))
-
-
-def is_one_number(candidates: Tensor) -> bool:
-    """Say whether all queries have the same number of candidates, as seen from the stride, without looking."""
-    return candidates.stride() == (0,) and candidates.numel() > 0
 
 
 def read_chance(state: Tensor, bins: int) -> Chance:
@@ -91,7 +89,7 @@ def candidates_range(ranks: Ranks, dtype: torch.dtype) -> Tensor:
     relevant, candidates = _checks.flat(ranks.relevant), _checks.flat(ranks.candidates)
     if candidates.numel() == 0:
         return torch.full((2,), -torch.inf, dtype=dtype, device=candidates.device)
-    if is_one_number(candidates):
+    if _checks.is_one_number(candidates):
         seen, numbers = candidates[:1] > 0, candidates[:1].to(dtype)
         return torch.where(seen, torch.cat([-numbers, numbers]), -torch.inf)
     seen, numbers = (relevant > IGNORED) & (candidates > 0), candidates.to(dtype)

@@ -101,32 +101,37 @@ def add_ranks(
     """
     higher, tied, relevant, candidates = map(_checks.flat, ranks)
     steps = bins * steps_per_rank(ties)
-    found = relevant > 0
+    start = first_step(higher, tied, ties)
+    # On a CPU one look tells the usual case: each query has one relevant item, and it was found.
+    found = None if _checks.all_are(relevant, 1) else relevant > 0
     sampled = more_than_sampled(found, candidates, negatives, last)
-    ranked = found if sampled is None else found & ~sampled
-    spread = ranked & (tied > 0) if ties == "expected" else None
-    if spread is not None and not _checks.some(spread):
+    ranked = _both(found, None if sampled is None else ~sampled)
+    spread = _both(tied > 0, ranked) if ties == "expected" else None
+    rows = None if spread is None else _checks.rows_at(spread)
+    if rows is None or not rows.numel():
         spread = None
     # Each query adds a whole number in one place: at its rank if it has just one, or at its outcome. What is spread
-    # over ranks below is put where nothing is read.
-    start = first_step(higher, tied, ties)
-    whole = ranked if spread is None else ranked & ~spread
-    outcome = (steps + 1 + TAIL) - relevant.clamp(1 - OUTCOMES, 0)
-    place = torch.where(whole, start.clamp(max=steps), torch.where(found, steps, outcome))
+    # over ranks is put where nothing is read, and added below.
+    place = start.clamp(max=steps)
+    if found is not None:
+        place = torch.where(found, place, (steps + 1 + TAIL) - relevant.clamp(1 - OUTCOMES, 0))
+    for elsewhere in (sampled, spread):
+        place = place if elsewhere is None else torch.where(elsewhere, steps, place)
     added = torch.zeros_like(state)
     added.index_add_(0, place, added.new_ones(1).expand(place.shape))
     state.add_(added)
     # The mass is kept as differences from rank to rank, where a query that is spread evenly takes two entries.
     state[1 : steps + 1].sub_(added[:steps])
-    if spread is not None:
-        _add_spread(state, higher, tied, relevant, spread, bins, last, single)
+    if spread is not None and rows is not None:
+        _add_spread(state, higher, tied, relevant, spread, rows, bins, last, single)
     if sampled is not None:
         for _, _, chance in sampled_ranks(higher, tied, candidates, sampled, negatives or 0, ties):
             _add_mass(state, 1, chance.sum(0).to(state.dtype))
-    if (last is None or last > bins) and _checks.some(whole & (start >= steps)):
-        rank = 1 + start.to(state.dtype) / steps_per_rank(ties)
-        beyond = (whole & (start >= steps)).to(state.dtype)
-        _add_tail(state, steps, beyond, beyond / rank, beyond / rank**2)
+    if last is None or last > bins:
+        beyond = _both(_both(start >= steps, ranked), None if spread is None else ~spread)
+        if beyond is not None and _checks.some(beyond):
+            rank, whole = 1 + start.to(state.dtype) / steps_per_rank(ties), beyond.to(state.dtype)
+            _add_tail(state, steps, whole, whole / rank, whole / rank**2)
 
 
 def first_step(higher: Tensor, tied: Tensor, ties: Ties) -> Tensor:
@@ -200,6 +205,11 @@ def reciprocals_between(low: Tensor, high: Tensor) -> Tensor:
     return torch.where(low < BINS, torch.digamma(high + 1) - torch.digamma(low + 1), smooth)
 
 
+def _both(left: Tensor | None, right: Tensor | None) -> Tensor | None:
+    """Combine two masks, of which None is true everywhere."""
+    return right if left is None else left if right is None else left & right
+
+
 def _add_mass(state: Tensor, first: int, mass: Tensor) -> None:
     """Add masses ``(n,)`` at the ranks (or steps) from ``first`` on; the state holds differences."""
     state[first - 1 : first - 1 + mass.shape[0]].add_(mass)
@@ -218,13 +228,16 @@ def _add_spread(
     tied: Tensor,
     relevant: Tensor,
     spread: Tensor,
+    rows: Tensor,
     bins: int,
     last: int | None,
     single: bool,
 ) -> None:
-    """Add the queries at ``spread``, whose relevant item is tied: evenly over its tie, unless it is one of several."""
+    """Add the queries at ``spread``, whose relevant item is tied: evenly over its tie, unless it is one of several.
+
+    They are among ``rows``, which are indexes; off the CPU these are all queries.
+    """
     several = None if single else spread & (relevant > 1)
-    rows = _checks.rows_at(spread)
     start, length = higher[rows], tied[rows] + 1
     even = spread if several is None else spread & ~several
     share = even[rows].to(state.dtype) / length

@@ -50,11 +50,15 @@ def hypergeometric(population: Tensor, successes: Tensor, draws: Tensor, width: 
     return weight / weight.sum(1, keepdim=True)
 
 
-def more_than_sampled(found: Tensor, candidates: Tensor, negatives: int | None, last: int | None) -> Tensor | None:
+def more_than_sampled(
+    found: Tensor | None, candidates: Tensor, negatives: int | None, last: int | None
+) -> Tensor | None:
     """Mark the queries of sampled mode that have more competitors than are drawn; None if there are none."""
     if negatives is None or (last is not None and last <= negatives + 1):
         return None
-    more = found & (candidates > negatives + 1)
+    more = candidates > negatives + 1
+    if found is not None:  # else all were
+        more = more & found
     return more if _checks.some(more) else None
 
 

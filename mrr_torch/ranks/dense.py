@@ -81,8 +81,11 @@ def rank_target(
     if keep is None and options.excluded_ids is not None:
         counts = subtract_excluded(counts, flat, best, options.excluded_ids, lambda listed, rows: listed == own[rows])
     tied = counts.equal - 1  # less the target, which does not equal itself if it is NaN
-    relevant = mark(mark(counts.relevant, tied < 0, NAN), skipped, IGNORED)
-    tied.clamp_(min=0)
+    relevant = counts.relevant
+    if not _checks.on_host(tied) or (tied.numel() and int(tied.min()) < 0):
+        relevant = mark(relevant, tied < 0, NAN)
+        tied = tied.clamp(min=0)
+    relevant = mark(relevant, skipped, IGNORED)
     return _finish(Ranks, counts, tied, relevant, queries, {BAD_EXCLUDE: beyond, BAD_TARGET: outside})
 
 
@@ -202,19 +205,38 @@ def _best_relevant(
     flat: Tensor, labels: Tensor, relevant_at: TileMask, keep: TileMask | None, real: TileMask | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return, per row: the best relevant score, if there is a relevant item, if one is not NaN, if a label is bad."""
-    best = torch.full(flat.shape[:1], lowest(flat.dtype), dtype=flat.dtype, device=flat.device)
+    nothing = lowest(flat.dtype)
+    best = torch.full(flat.shape[:1], nothing, dtype=flat.dtype, device=flat.device)
     some, scored, bad = (torch.zeros(flat.shape[:1], dtype=torch.bool, device=flat.device) for _ in range(3))
     for rows, columns in tiles(flat.shape[0], flat.shape[1], flat.device):
         tile = flat[rows, columns]
-        bad[rows] |= negative_labels(labels[rows, columns], None if real is None else real(rows, columns)).any(1)
+        bad[rows] |= _bad_rows(labels[rows, columns], None if real is None else real(rows, columns))
         found = relevant_at(rows, columns)
-        some[rows] |= found.any(1)
-        found = found & (tile == tile)  # a NaN can't be the best
-        if keep is not None:  # nor can the second copy of a candidate
-            found &= keep(rows, columns)
-        scored[rows] |= found.any(1)
-        best[rows] = torch.maximum(best[rows], torch.where(found, tile, lowest(flat.dtype)).amax(1))
+        if keep is not None:  # the second copy of a candidate can't be the best
+            found = found & keep(rows, columns)
+        candidates = torch.where(found, tile, nothing)
+        top = candidates.amax(1)
+        if tile.is_floating_point() and _checks.some(top.isnan()):  # nor can a NaN
+            top = torch.where(candidates == candidates, candidates, nothing).amax(1)
+        best[rows] = torch.maximum(best[rows], top)
+        # Above the lowest value there is an item with a score. Elsewhere that has to be looked for.
+        above, doubtful = top > nothing, top <= nothing
+        some[rows] |= above
+        scored[rows] |= above
+        if _checks.some(doubtful):
+            some[rows] |= relevant_at(rows, columns).any(1)
+            scored[rows] |= (found & (tile == tile)).any(1)
     return best, some, scored, bad
+
+
+def _bad_rows(labels: Tensor, real: Tensor | None) -> Tensor:
+    """Mark the rows with negative relevance; raise where it can be seen."""
+    if real is not None or labels.dtype == torch.bool:
+        return negative_labels(labels, real).any(1)
+    bad = labels.amin(1) < 0
+    if _checks.some(bad):
+        negative_labels(labels, None)
+    return bad
 
 
 def _finish(

@@ -5,16 +5,21 @@ The scores are read in tiles that stay in cache while they are compared and summ
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from mrr_torch import _checks
+
 # Scores per tile. On a CPU the comparison buffer (4 bytes a score for float32) has to stay in the L2 caches; on an
 # accelerator (1 byte a score) a tile has to be large enough to outweigh the launch of its kernels.
-HOST_TILE = 2**20
+HOST_TILE = 2**19
 DEVICE_TILE = 2**22
+
+_held = threading.local()
 
 Tile = tuple[slice, slice]
 # Gives the bool mask of a tile of the scores.
@@ -64,25 +69,29 @@ def count(scores: Tensor, best: Tensor, competes: TileMask | None = None, releva
     kind = torch.int64
     if scores.device.type == "cpu" and scores.is_floating_point():
         kind = torch.float32 if columns < 2**24 else torch.float64
-    higher = torch.zeros(rows, dtype=kind, device=scores.device)
-    equal = torch.zeros_like(higher)
-    in_tie = torch.ones_like(higher, dtype=torch.int64) if relevant is None else torch.zeros_like(higher)
+    both = torch.zeros(2, rows, dtype=kind, device=scores.device)  # above, and equal
     # One number for all rows is kept as one number, which readers can tell from the stride.
+    in_tie = torch.ones(1, dtype=torch.int64, device=scores.device).expand(rows)
+    if relevant is not None:
+        in_tie = torch.zeros(rows, dtype=torch.int64, device=scores.device)
     candidates = torch.full((1,), columns, device=scores.device).expand(rows)
     if competes is not None:
         candidates = torch.zeros(rows, dtype=torch.int64, device=scores.device)
-    buffer = _comparison_buffer(scores)
     for row, column in tiles(rows, columns, scores.device):
         tile, threshold = scores[row, column], best[row, None]
-        kept = None if competes is None else competes(row, column)
-        higher[row].add_(_sum(_compare(torch.gt, tile, threshold, kept, buffer)))
-        hits = _compare(torch.eq, tile, threshold, kept, buffer)
-        equal[row].add_(_sum(hits))
-        if relevant is not None:
-            in_tie[row].add_(_sum(hits.mul_(relevant(row, column))))
-        if kept is not None:
+        hits = _compare(tile, threshold)
+        if competes is not None:
+            kept = competes(row, column)
+            hits.mul_(kept)
             candidates[row].add_(_sum(kept))
-    return Counts(higher.long(), equal.long(), in_tie.long(), candidates)
+        counted = _sum(hits)
+        both[:, row].add_(counted)
+        if relevant is not None:
+            # A score that stands alone is that of the relevant item itself.
+            alone = not _checks.some(counted[1] > 1)
+            in_tie[row].add_((counted[1] if alone else _sum(hits[1].mul_(relevant(row, column)))).long())
+    higher, equal = both.long()
+    return Counts(higher, equal, in_tie, candidates)
 
 
 def comparable(scores: Tensor) -> Tensor:
@@ -90,26 +99,33 @@ def comparable(scores: Tensor) -> Tensor:
     return scores.view(torch.uint8) if scores.dtype == torch.bool else scores
 
 
-def _comparison_buffer(scores: Tensor) -> Tensor | None:
+def _compare(tile: Tensor, threshold: Tensor) -> Tensor:
+    """Return ``(2, rows, columns)``: which scores are above, and which equal; overwritten by the next call."""
     if torch.compiler.is_compiling():
-        return None
-    # On a CPU a comparison that writes the type of the scores, and a sum of that, are both vectorised. Into bool
-    # neither is fast, and `bool.sum(1)` makes an int64 copy, 8 bytes a score.
-    dtype = scores.dtype if scores.device.type == "cpu" else torch.bool
-    row, column = next(tiles(scores.shape[0], scores.shape[1], scores.device), (slice(0, 0), slice(0, 0)))
-    return torch.empty(row.stop, column.stop, dtype=dtype, device=scores.device)
+        return torch.stack([tile > threshold, tile == threshold])
+    if tile.device.type == "cpu":
+        # A comparison that writes the type of the scores, and a sum of that, are both vectorised. Into bool neither is
+        # fast, and `bool.sum(1)` makes an int64 copy, 8 bytes a score.
+        hits = _workspace(tile.dtype)[: 2 * tile.numel()].view(2, *tile.shape)
+    else:
+        hits = torch.empty(2, *tile.shape, dtype=torch.bool, device=tile.device)
+    torch.gt(tile, threshold, out=hits[0])
+    torch.eq(tile, threshold, out=hits[1])
+    return hits
 
 
-def _compare(
-    compare: Callable[..., Tensor], tile: Tensor, threshold: Tensor, kept: Tensor | None, buffer: Tensor | None
-) -> Tensor:
-    out = buffer if buffer is None or buffer.shape == tile.shape else buffer[: tile.shape[0], : tile.shape[1]]
-    hits = compare(tile, threshold, out=out)
-    return hits if kept is None else hits.mul_(kept)
+def _workspace(dtype: torch.dtype) -> Tensor:
+    """Return this thread's buffer of a tile. New memory would cost as much as counting: the system clears its pages."""
+    buffers = _held.__dict__.setdefault("buffers", {})
+    if dtype not in buffers:
+        with torch.inference_mode(False):  # whoever comes first, all may write to it
+            buffers[dtype] = torch.empty(2 * HOST_TILE, dtype=dtype, device="cpu")
+    buffer: Tensor = buffers[dtype]
+    return buffer
 
 
 def _sum(hits: Tensor) -> Tensor:
     # float32 holds every count up to the size of a tile exactly; half precision would not.
     if hits.dtype in (torch.float16, torch.bfloat16):
-        return hits.sum(1, dtype=torch.float32)
-    return hits.sum(1, dtype=torch.int32 if hits.dtype == torch.bool else None)
+        return hits.sum(-1, dtype=torch.float32)
+    return hits.sum(-1, dtype=torch.int32 if hits.dtype == torch.bool else None)
