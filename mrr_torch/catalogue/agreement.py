@@ -1,0 +1,83 @@
+"""What processes tell each other before they work together: sizes, to make room, and faults, so that all raise.
+
+A process that raised alone would leave the others waiting for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from mrr_torch import _checks
+
+
+class Facts(NamedTuple):
+    """What a process tells, in whole numbers."""
+
+    fault: int = 1  # its arguments are not in order, and nothing below is true
+    place: int = 0  # of its part of the items, in the order of ids
+    whole: int = -1  # items in all parts, as it was told; -1 if it was not
+    items: int = 0
+    columns: int = 0
+    queries: int = 0
+    lists: int = 0  # lists of excluded items: one for each query, or 1, or none
+    listed: int = 0  # length of each
+    sent: int = 0  # type in which its queries can be sent
+    wide: int = 0  # its queries or items are float64
+    bias: int = 0
+    tile: int = 0
+    # Values, where they may be looked at.
+    lowest: int = 0
+    highest: int = -1
+    excluded: int = -1
+
+
+def tell(mine: Facts, group: Any, device: torch.device) -> list[Facts]:
+    """Tell the other processes this one's facts, and return those of all, in the order of their ranks."""
+    sent = torch.tensor([mine], device=device)
+    return [Facts(*row) for row in torch.cat(gather(sent, [1] * dist.get_world_size(group), group)).tolist()]
+
+
+def gather(part: Tensor, sizes: list[int], group: Any) -> list[Tensor]:
+    """Return the parts ``(sizes[i], ...)`` of all processes, padded on their way to the largest."""
+    most = max(sizes)
+    sent = part.new_zeros(most, *part.shape[1:])
+    sent[: part.shape[0]] = part
+    received = [torch.empty_like(sent) for _ in sizes]
+    if sent.numel():
+        dist.all_gather(received, sent, group=group)
+    return [other[:size] for other, size in zip(received, sizes, strict=True)]
+
+
+def check_facts(everyone: list[Facts]) -> None:
+    """Check that the parts make up a catalogue; from the same facts, all processes raise the same error."""
+    for rank, facts in enumerate(everyone):
+        if facts.fault:
+            got = f"an error in process {rank}"
+            raise ValueError(_checks.fault("group", "arguments in order in every process", got))
+    total, first = sum(facts.items for facts in everyone), everyone[0]
+    for rank, facts in enumerate(everyone):
+        where = f"in process {rank}"
+        if facts.columns != first.columns:
+            wanted = f"parts with the same number of columns, {first.columns}"
+            raise ValueError(_checks.fault("item_embeddings", wanted, f"{facts.columns} {where}"))
+        if facts.whole not in (-1, total):
+            wanted = f"parts that add up to its {facts.whole} rows"
+            raise ValueError(_checks.fault("item_embeddings", wanted, f"{total} rows"))
+        if facts.bias != first.bias:
+            raise ValueError(_checks.fault("bias", "a bias in all processes or in none", f"{facts.bias} {where}"))
+        if facts.tile != first.tile:
+            wanted = f"the same number in all processes, {first.tile or None}"
+            raise ValueError(_checks.fault("tile", wanted, f"{facts.tile or None} {where}"))
+    if total == 0:
+        raise ValueError(_checks.fault("item_embeddings", "N >= 1 rows in all parts together", 0))
+    for rank, facts in enumerate(everyone):
+        if facts.lowest < 0 or facts.highest >= total:
+            worst = facts.lowest if facts.lowest < 0 else facts.highest
+            raise ValueError(_checks.fault("target", f"ids in 0..{total - 1}", f"{worst} in process {rank}"))
+        if facts.excluded >= total:
+            wanted = f"ids in 0..{total - 1}, padded with negative ids"
+            raise ValueError(_checks.fault("exclude", wanted, f"{facts.excluded} in process {rank}"))
