@@ -37,11 +37,30 @@ class SummedStateMetric(Metric):
             self.batch_alone = False
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Add the queries of another metric, or of its state dict, to this one."""
-        super().merge_state(incoming_state)
-        # torchmetrics leaves the value of before the merge in the cache, and the count of updates as it was.
+        """Add the queries of another metric of the same class and settings, or of its states by name, to this one.
+
+        Raises:
+            TypeError: neither a metric of this class nor a dict.
+            ValueError: states of other settings, or of another shape.
+        """
+        # torchmetrics, where it has this method, leaves the value of before the merge in the cache, and the count of
+        # updates as it was.
+        updates = 1
+        if isinstance(incoming_state, type(self)):
+            updates, incoming_state = (
+                incoming_state.update_count,
+                {name: getattr(incoming_state, name) for name in incoming_state._defaults},
+            )
+        if not isinstance(incoming_state, dict):
+            expected = f"a {type(self).__name__} or a dict of its states"
+            raise TypeError(_checks.fault("incoming_state", expected, type(incoming_state).__name__))
+        for name in self._defaults:
+            if name not in incoming_state:
+                raise ValueError(_checks.fault("incoming_state", f"the state {name}", sorted(incoming_state)))
+            _checks.same_shape(name, incoming_state[name], _checks.shape(getattr(self, name)))
+        self._reduce_states(incoming_state)
         self._computed = None
-        self._update_count += incoming_state.update_count if isinstance(incoming_state, Metric) else 1
+        self._update_count += updates
 
     def _wrap_update(self, update: Callable[..., None]) -> Callable[..., None]:
         """Let a refused update leave no trace: torchmetrics counts it, and drops the cached value, before it runs."""

@@ -193,6 +193,15 @@ class TestLifeCycle:
         with pytest.raises(ValueError, match="ranks_expected"):
             MeanReciprocalRank().merge_state(MeanReciprocalRank(ties="optimistic"))
 
+    def test_merging_something_else_is_refused(self):
+        for other in (HitRate(10), [1.0], None):
+            with pytest.raises(
+                TypeError, match="incoming_state: expected a MeanReciprocalRank or a dict of its states"
+            ):
+                MeanReciprocalRank().merge_state(other)
+        with pytest.raises(ValueError, match="ranks_expected_neg_ignore_none_full: expected shape"):
+            MeanReciprocalRank().merge_state(MeanReciprocalRank(5000))
+
     def test_a_refused_update_leaves_no_trace(self):
         metric = MeanReciprocalRank()
         metric.update(*batch([2]))
@@ -345,7 +354,7 @@ class TestWrappers:
         for rank in (1, 2, 4):
             running(*batch([rank]))
         assert running.compute() == (1 / 2 + 1 / 4) / 2
-        tracker = MetricTracker(MeanReciprocalRank())
+        tracker = MetricTracker(MeanReciprocalRank(), maximize=True)
         for rank in (2, 1, 4):
             tracker.increment()
             tracker.update(*batch([rank]))
