@@ -20,7 +20,6 @@ from mrr_torch.ranks.tiles import row_tiles
 def rank_retrieved(
     retrieved: Tensor | Sequence[Sequence[Hashable]],
     relevant: Tensor | Sequence[Iterable[Hashable] | Hashable],
-    *,
     padding: int = -1,
 ) -> Ranks:
     """Rank the first relevant id of each retrieved list. The rank is the position as displayed.
