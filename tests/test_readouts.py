@@ -304,7 +304,16 @@ def describe_in_parts():
         each.update(scores[rank::world], torch.arange(30)[rank::world])
         if rank == 1:
             each.update(scores[:3, :7], torch.arange(3))
-    return metric.describe(), spread.quantile(0.5), spread.missed(), metric.describe(), metric.compute()
+    sharded, items = MeanReciprocalRank(10), embeddings()
+    part = [items[:13], items[13:]][rank]  # each process holds a part of the items, and has queries of its own
+    own = torch.arange(40)[rank::world]
+    sharded.update(rank_catalogue(items[own], part, own, group=dist.group.WORLD))
+    told = metric.describe(), metric.describe(), sharded.describe()
+    return *told, spread.quantile(0.5), spread.missed(), metric.compute()
+
+
+def embeddings():
+    return torch.randint(-2, 3, (40, 6), generator=torch.Generator().manual_seed(0)).double()
 
 
 @pytest.mark.distributed
@@ -315,8 +324,12 @@ def test_two_processes_tell_the_line_of_one(tmp_path):
     for each in (metric, spread):
         each.update(scores, torch.arange(30))
         each.update(scores[:3, :7], torch.arange(3))
-    for line, median, missed, again, value in run_processes(2, describe_in_parts, folder=tmp_path):
+    whole = MeanReciprocalRank(10)
+    whole.update(rank_catalogue(embeddings(), embeddings(), torch.arange(40)))
+    for line, again, sharded, median, missed, value in run_processes(2, describe_in_parts, folder=tmp_path):
         assert line == again == metric.describe()
+        assert sharded == whole.describe()
+        assert "40 queries; all of 40 candidates" in sharded
         assert "33 queries; all of 7 to 40 candidates" in line
         assert median == spread.quantile(0.5)
         assert missed == 0
