@@ -9,6 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+SCORES = {
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+}
+
 
 def fault(name: str, expected: str, got: object) -> str:
     """Return the one form that error messages take."""
@@ -54,8 +59,8 @@ def scores_tensor(name: str, value: Any, *, may_be_empty: bool = False) -> Tenso
     """Check that ``value`` is a tensor of real numbers, with at least one column unless said otherwise; detach it."""
     if not isinstance(value, Tensor):
         raise TypeError(fault(name, "a tensor of scores", type(value).__name__))
-    if value.is_complex():
-        raise TypeError(fault(name, "real scores", value.dtype))
+    if value.dtype not in SCORES:
+        raise TypeError(fault(name, "real scores, of a type that torch compares", value.dtype))
     if value.ndim == 0 or (value.shape[-1] == 0 and not may_be_empty):
         raise ValueError(fault(name, "at least one score per query (shape (..., N), N >= 1)", f"shape {shape(value)}"))
     # The comparisons write into buffers (`out=`), which tensors with a gradient refuse.
@@ -105,7 +110,7 @@ def positive_int(name: str, value: Any) -> int:
 
 def integer(name: str, value: Any, *, expected: str = "an int") -> int:
     """Check for an integer of any kind (numpy's too), but not a bool."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
         raise TypeError(fault(name, expected, repr(value)))
     try:
         return operator.index(value)

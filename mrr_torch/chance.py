@@ -77,7 +77,7 @@ def add_chance(state: Tensor, ranks: Ranks, *, negatives: int | None, bins: int,
 def read_chance(state: Tensor, bins: int) -> Chance:
     """Read the chance part of a state."""
     state = state.detach().to("cpu", torch.float64)
-    ranks = torch.arange(1, bins + 1, dtype=torch.float64)
+    ranks = torch.arange(1, bins + 1, dtype=torch.float64, device="cpu")
     known, (more, coarse, fine, tail) = state[1 : bins + 1], state[bins + 1 :].tolist()
     # A query with C candidates adds 1 / C to each rank up to C; those with more than `bins` add to all.
     mass = (known / ranks).flip(0).cumsum(0).flip(0) + from_whole_parts(coarse, fine)
@@ -85,12 +85,16 @@ def read_chance(state: Tensor, bins: int) -> Chance:
 
 
 def candidates_range(ranks: Ranks, dtype: torch.dtype) -> Tensor:
-    """Return the state ``(-smallest, largest)`` number of candidates, which reduces by the maximum; -inf is unknown."""
+    """Return the state ``(-smallest, largest)`` number of candidates, which reduces by the maximum.
+
+    0 candidates are unknown, and -inf says that there was no query.
+    """
     relevant, candidates = _checks.flat(ranks.relevant), _checks.flat(ranks.candidates)
     if candidates.numel() == 0:
         return torch.full((2,), -torch.inf, dtype=dtype, device=candidates.device)
+    seen, numbers = relevant > IGNORED, candidates.to(dtype)
     if _checks.is_one_number(candidates):
-        seen, numbers = candidates[:1] > 0, candidates[:1].to(dtype)
-        return torch.where(seen, torch.cat([-numbers, numbers]), -torch.inf)
-    seen, numbers = (relevant > IGNORED) & (candidates > 0), candidates.to(dtype)
+        if _checks.all_are(relevant, 1):
+            return torch.cat([-numbers[:1], numbers[:1]])
+        return torch.where(seen.any(), torch.cat([-numbers[:1], numbers[:1]]), -torch.inf)
     return torch.where(seen, torch.stack([-numbers, numbers]), -torch.inf).amax(1)

@@ -48,6 +48,8 @@ def mode(protocol: Protocol, candidates: tuple[float, float]) -> str:
     fewest, most = candidates
     if most <= 0:
         number = "candidates unknown"
+    elif fewest == 0:
+        number = f"up to {most:,.0f} candidates, unknown for some"
     elif fewest == most:
         number = f"{most:,.0f} candidates"
     else:

@@ -68,7 +68,7 @@ def read(state: Tensor, bins: int, ties: Ties) -> Distribution:
     beyond, coarse, fine, squares = state[steps + 1 : steps + 1 + TAIL].tolist()
     mass = state[:steps].cumsum(0)
     return Distribution(
-        ranks=1 + torch.arange(steps, dtype=torch.float64) / steps_per_rank(ties),
+        ranks=1 + torch.arange(steps, dtype=torch.float64, device="cpu") / steps_per_rank(ties),
         mass=mass,
         beyond=beyond,
         tail=from_whole_parts(coarse, fine),

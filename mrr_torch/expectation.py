@@ -141,9 +141,9 @@ def full_catalogue_gain(
         ``(negatives + 1,)`` float64 on the CPU: the gain of sampled ranks 1, 2, ...; it may be negative or above 1.
     """
     width = negatives + 1
-    products = torch.zeros(width, width, dtype=torch.float64)
-    reached, wanted = torch.zeros(width, dtype=torch.float64), torch.zeros(width, dtype=torch.float64)
-    others, draws = torch.tensor(catalogue_size - 1), torch.tensor(negatives)
+    products = torch.zeros(width, width, dtype=torch.float64, device="cpu")
+    reached, wanted = torch.zeros_like(products[0]), torch.zeros_like(products[0])
+    others, draws = reached.new_tensor(catalogue_size - 1), reached.new_tensor(negatives)
     for above, times in _sum_over_ranks(catalogue_size, width, top_k):
         chance = hypergeometric(others.expand_as(above), above, draws.expand_as(above), width)
         products += chance.T @ (chance * times[:, None])
@@ -169,7 +169,10 @@ def _sum_over_ranks(size: int, width: int, top_k: int | None) -> Iterator[tuple[
         edges = [size]
     if top_k is not None and edges[0] < top_k < edges[-1]:
         edges = sorted({*edges, top_k})
-    ends = (torch.arange(edges[0]), torch.arange(edges[-1] if len(edges) > 1 else size, size))
+    ends = (
+        torch.arange(edges[0], device="cpu"),
+        torch.arange(edges[-1] if len(edges) > 1 else size, size, device="cpu"),
+    )
     for every in torch.split(torch.cat(ends).double(), max(1, BLOCK // width)):
         yield every, torch.ones_like(every)
     for first, stop in itertools.pairwise(edges):
@@ -183,8 +186,9 @@ def _discrete_gauss(points: int, nodes: int) -> tuple[Tensor, Tensor]:
     From the recurrence of the discrete Chebyshev (Gram) polynomials, by Golub and Welsch (1969).
     """
     if points <= nodes:
-        return torch.arange(points, dtype=torch.float64), torch.ones(points, dtype=torch.float64)
-    k = torch.arange(1, nodes, dtype=torch.float64)
+        places = torch.arange(points, dtype=torch.float64, device="cpu")
+        return places, torch.ones_like(places)
+    k = torch.arange(1, nodes, dtype=torch.float64, device="cpu")
     off = (k**2 * (float(points) ** 2 - k**2) / (4 * (4 * k**2 - 1))).sqrt()
     places, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
     return places + (points - 1) / 2, points * vectors[0] ** 2

@@ -111,7 +111,7 @@ class RankDistribution(RankMetric):
     An average hides whether a model is a little wrong everywhere or very wrong for some. It shares the compute group of
     the other metrics with the same settings.
 
-    The arguments are those of `RankMetric`; ``top_k`` is one positive int.
+    The arguments are those of `RankMetric`; ``top_k`` is one positive int, ``confidence`` is for ``describe`` alone.
 
     >>> metric = RankDistribution(top_k=2)
     >>> metric.update(torch.tensor([[0.1, 0.9, 0.5], [0.8, 0.1, 0.3], [3.0, 2.0, 1.0]]), torch.tensor([2, 0, 2]))
@@ -126,6 +126,10 @@ class RankDistribution(RankMetric):
     def gain(self, ranks: Tensor) -> Tensor:
         """Return 1, for the share of queries within the cut-off that ``describe`` tells."""
         return torch.ones_like(ranks)
+
+    def interval(self, moments: Moments, confidence: float) -> tuple[float, float]:
+        """Return Wilson's interval of a share."""
+        return wilson_interval(moments, confidence)
 
     def compute(self) -> Tensor:
         """Return ``(top_k + 1,)``: the mass of queries at ranks 1 .. top_k, and beyond; misses are in none of these.
@@ -152,7 +156,7 @@ class RankDistribution(RankMetric):
         Raises:
             ValueError: a number outside 0 .. 1.
         """
-        shares = torch.tensor(q, dtype=torch.float64)
+        shares = torch.tensor(q, dtype=torch.float64, device="cpu")
         if not bool(((shares >= 0) & (shares <= 1)).all()):
             raise ValueError(_checks.fault("q", "numbers within 0..1", q))
         with self._synchronised():
@@ -161,8 +165,10 @@ class RankDistribution(RankMetric):
         if not queries:
             return self._result(torch.full_like(shares, torch.nan))
         # A little less than asked for: sums of thirds must not miss a whole number by the last bit.
-        reached = torch.searchsorted(seen.mass.cumsum(0), (shares * queries - 1e-9 * queries).clamp(min=1e-9))
-        return self._result(torch.cat([seen.ranks, torch.tensor([torch.inf])])[reached])
+        reached = torch.searchsorted(
+            self._with_certain(reading).cumsum(0), (shares * queries - 1e-9 * queries).clamp(min=1e-9)
+        )
+        return self._result(torch.cat([seen.ranks, seen.ranks.new_tensor([torch.inf])])[reached])
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Draw the share of queries at each rank, beyond, and missed; for several models side by side.
@@ -196,10 +202,15 @@ class RankDistribution(RankMetric):
     def _mass(self, reading: Reading) -> Tensor:
         top_k, seen = self._cuts[0] or 0, reading.distribution
         place = seen.ranks.ceil().long().clamp(max=top_k + 1) - 1
-        mass = torch.zeros(top_k + 1, dtype=torch.float64).index_add_(0, place, seen.mass)
+        mass = seen.mass.new_zeros(top_k + 1).index_add_(0, place, self._with_certain(reading))
         mass[-1] += seen.beyond
+        return mass
+
+    def _with_certain(self, reading: Reading) -> Tensor:
+        """Return the mass at each rank, queries that count 1 without a relevant item at rank 1."""
+        mass = reading.distribution.mass.clone()
         if self.protocol.empty_target_action == "pos":
-            mass[0] += outcome_count(seen.outcomes, EMPTY)
+            mass[0] += outcome_count(reading.outcomes, EMPTY)
         return mass
 
     def _missed(self, reading: Reading) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, Literal, NamedTuple, get_args
 
 from torchmetrics.utilities import rank_zero_warn
@@ -65,9 +66,9 @@ def check_confidence(confidence: Any) -> float | None:
     """Check a confidence level: a number between 0 and 1, or None for no interval."""
     if confidence is None:
         return None
-    if isinstance(confidence, bool) or not isinstance(confidence, (int, float)):
+    if isinstance(confidence, bool) or not isinstance(confidence, Real):
         raise TypeError(_checks.fault("confidence", "a number between 0 and 1, or None", repr(confidence)))
-    if not 0 < confidence < 1:
+    if not 0 < float(confidence) < 1:
         raise ValueError(_checks.fault("confidence", "a number between 0 and 1, or None", confidence))
     return float(confidence)
 

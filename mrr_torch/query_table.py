@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.ranks.base import BAD_IDS, BAD_TARGET, IGNORED, Ranks, RanksOfSeveral
+from mrr_torch.ranks.base import BAD_IDS, IGNORED, Ranks, RanksOfSeveral
 
 FIELDS = len(Ranks._fields)
 UNSEEN = torch.iinfo(torch.int32).min
@@ -76,17 +76,19 @@ def check_query_ids(query_ids: Tensor | None, ranks: Ranks, num_queries: int | N
 
 
 def read_table(table: Tensor) -> Seen:
-    """Read a table. Where a query was seen with different counts, the larger of each counts: the worse rank."""
+    """Read a table. Where a query was seen with different counts, it counts as the worst of them together.
+
+    That is: the most items above and tied, the fewest relevant ones (a miss or a fault before any), and the fewest
+    candidates that hold them.
+    """
     most, least = table[:FIELDS].long(), -table[FIELDS:].long()
     seen = table[0] != UNSEEN
     seen[-1] = False
-    higher, tied, relevant, candidates = most
-    # A fault is not made good by another sight of the query.
-    faulty = least[2] <= BAD_TARGET
-    relevant = torch.where(faulty, least[2], relevant)
-    relevant = torch.where(seen, relevant, IGNORED)
+    higher, tied = most[:2].clamp(min=0)
+    relevant = torch.where(seen, least[2], IGNORED)
+    candidates = torch.where(least[3] > 0, torch.maximum(least[3], higher + tied + 1), 0)
     # The last column holds skipped queries, which do not count, and ids that are none, which are faults.
     relevant[-1] = torch.where(table[FIELDS + 2, -1] == -BAD_IDS, BAD_IDS, IGNORED)
     differing = seen & (most != least).any(0)
-    ranks = Ranks(higher.clamp(min=0), tied.clamp(min=0), relevant, candidates.clamp(min=0))
+    ranks = Ranks(higher, tied, relevant, torch.where(seen, candidates, 0))
     return Seen(ranks, seen[:-1], differing[:-1])

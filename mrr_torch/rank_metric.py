@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -51,7 +51,8 @@ class RankMetric(SummedStateMetric):
             its prior, never the value itself.
         num_queries: Q; the queries are a fixed set with the ids 0..Q-1, and each counts once, however often and on
             whichever process ``update`` sees it (``query_ids``): padded samplers, resumed runs. A query that is seen
-            with different counts gets the larger ones, the worse rank, and a warning. Costs 32 bytes a query.
+            with different counts counts as the worst of them together, and a warning tells how many. It costs 32 bytes
+            a query.
         kwargs: of `torchmetrics.Metric`.
 
     Raises:
@@ -158,7 +159,11 @@ class RankMetric(SummedStateMetric):
                 raise ValueError(_checks.fault("preds", f"a tensor on {device}, as the metric", preds.device))
             ranks = type(ranks)(*(field.to(device, non_blocking=True) for field in ranks))
         if ids is not None:
-            enter(getattr(self, self._table_name), ranks, ids.to(device, non_blocking=True))
+            table = getattr(self, self._table_name)
+            if table.is_inference() and not torch.is_inference_mode_enabled():
+                table = table.clone()  # made in inference mode (a reset, say), and not to be changed outside
+                setattr(self, self._table_name, table)
+            enter(table, ranks, ids.to(device, non_blocking=True))
             return
         # Not in place: others may hold the state, a collection or a checkpoint.
         summed, candidates = (getattr(self, name) for name in self._names)
@@ -222,9 +227,11 @@ class RankMetric(SummedStateMetric):
         reading = self._read()
         values: dict[str, float] = {}
         for k in self._cuts:
-            values |= self._read_outs(self._name(k), reading.moments(self.gain, k))
+            values |= self._read_outs(self._name(k), reading.moments(self.gain, k), self.interval)
             if k in self._full_gains:
-                values |= self._read_outs(f"{self._name(k)}_full_estimate", reading.moments_of(self._full_gains[k]))
+                # Whatever is estimated, the values of single queries are neither shares nor within 0..1.
+                estimated = reading.moments_of(self._full_gains[k])
+                values |= self._read_outs(f"{self._name(k)}_full_estimate", estimated, normal_interval)
         results = {
             name: torch.tensor(value, dtype=torch.get_default_dtype(), device=self.device)
             for name, value in values.items()
@@ -277,10 +284,12 @@ class RankMetric(SummedStateMetric):
     def _name(self, k: int | None) -> str:
         return self.key if k is None else f"{self.key}@{k}"
 
-    def _read_outs(self, name: str, moments: Moments) -> dict[str, float]:
+    def _read_outs(
+        self, name: str, moments: Moments, interval: Callable[[Moments, float], tuple[float, float]]
+    ) -> dict[str, float]:
         values = {name: moments.mean}
         if self.confidence is not None:
-            values[f"{name}_low"], values[f"{name}_high"] = self.interval(moments, self.confidence)
+            values[f"{name}_low"], values[f"{name}_high"] = interval(moments, self.confidence)
         return values
 
 

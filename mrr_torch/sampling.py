@@ -173,8 +173,9 @@ def _from_what_is_left(
         new.clamp_(max=torch.searchsorted(cumulated, cumulated[:, -1:].contiguous()))
         return torch.where(free, new, drawn)
     rate.scatter_(1, torch.where(free, num_items, drawn), 0.0)
-    # The order in which exponential clocks of these rates ring is that of draws without replacement.
-    clock = torch.empty_like(rate).exponential_(generator=generator) / rate
+    # The order in which exponential clocks of these rates ring is that of draws without replacement. In logarithms,
+    # where the smallest weights stay apart from none.
+    clock = torch.empty_like(rate).exponential_(generator=generator).log_() - rate.log()
     order = clock.topk(int(free.sum(1).max()), dim=1, largest=False).indices
     place = (free.cumsum(1) - 1).clamp(0, order.shape[1] - 1)
     return torch.where(free, order.gather(1, place), drawn)

@@ -10,7 +10,15 @@ from torch import nn
 from torchmetrics import MetricCollection, MetricTracker, MinMaxMetric
 from torchmetrics.wrappers import BootStrapper, Running
 
-from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, Ranks, rank_target
+from mrr_torch import (
+    HitRate,
+    MeanReciprocalRank,
+    NormalizedDCG,
+    RankDistribution,
+    Ranks,
+    rank_catalogue,
+    rank_target,
+)
 
 METRICS = [MeanReciprocalRank(10), HitRate(10), NormalizedDCG(10), MeanReciprocalRank([1, None])]
 
@@ -271,6 +279,24 @@ class TestDtypeMoves:
         metric = MeanReciprocalRank().to("meta")
         assert all(state.device.type == "meta" for state in metric.metric_state.values())
         assert metric.device.type == "meta"
+
+
+def test_the_default_device_is_for_new_metrics_only():
+    metrics = [MeanReciprocalRank([5, None], confidence=0.9), RankDistribution(5)]
+    sampled = torch.rand(3, 5, device="cpu")
+    for metric in metrics:
+        metric.update(*random_batch())
+    before = metrics[0].compute()
+    with torch.device("meta"):
+        metrics[0]._computed = None
+        assert same(metrics[0].compute(), before)
+        assert metrics[0].compute()["mrr"].device.type == "cpu"
+        metrics[0].describe()
+        metrics[1].quantile([0.1, 0.9])
+        metrics[1].compute()
+        MeanReciprocalRank(3, num_negatives=4, catalogue_size=40_000)  # its gains are solved for on the CPU
+        rank_catalogue(sampled, sampled, torch.arange(3, device="cpu"), exclude=torch.tensor([[1]] * 3, device="cpu"))
+        assert next(iter(MeanReciprocalRank().metric_state.values())).device.type == "meta"
 
 
 def groups(**metrics):

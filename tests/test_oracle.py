@@ -309,6 +309,7 @@ BY_HAND = {
         1 / 2,
     ),
     "padded candidates": (([[1, 3, 2]], [0]), {"candidates": [[7, -1, 9]]}, 1 / 2),
+    "relevant columns of padding": (([[3, 2, 1]], [[1, 1, 0]]), {"candidates": [[-1, -2, 4]]}, 0),
     "excluded candidates": (([[1, 3, 2]], [0]), {"candidates": [[7, 8, 9]], "exclude": [[8, 1]]}, 1 / 2),
     "masked columns": (([[3, 2, 1]], [[1, 0, 1]]), {"mask": [[False, True, True]]}, 1 / 2),
     "ignored labels": (([[3, 2, 1]], [[-1, 0, 1]]), {"ignore_index": -1}, 1 / 2),

@@ -14,7 +14,15 @@ import torch.distributed as dist
 from processes import run_processes
 from torchmetrics import MetricCollection
 
-from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, RankDistribution, reciprocal_rank
+from mrr_torch import (
+    HitRate,
+    MeanReciprocalRank,
+    NormalizedDCG,
+    RankDistribution,
+    Ranks,
+    rank_retrieved,
+    reciprocal_rank,
+)
 
 QUERIES, COLUMNS = 40, 25
 
@@ -78,6 +86,52 @@ def test_a_query_seen_with_different_ranks_counts_the_worse_one_and_is_told():
         metric.update(scores, torch.tensor([0, 0]), query_ids=torch.tensor([0, 0]))
         with pytest.warns(UserWarning, match="different ranks"):
             assert metric.compute() == torch.tensor(1 / 3)
+
+
+@pytest.mark.filterwarnings("ignore:The score of the relevant item was NaN")
+@pytest.mark.parametrize("turn", [False, True], ids=["worse last", "worse first"])
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ((torch.tensor([[5.0, 1, 2]]), torch.tensor([0])), (torch.tensor([[torch.nan, 1, 2]]), torch.tensor([0]))),
+        ((rank_retrieved([["a"]], ["a"]),), (rank_retrieved([["a"]], ["b"]),)),
+        ((torch.tensor([[5.0, 1, 2]]), torch.tensor([[1, 0, 0]])), (torch.ones(1, 3), torch.tensor([[0, 0, 0]]))),
+        ((torch.ones(1, 4), torch.tensor([[1, 1, 0, 0]])), (torch.ones(1, 4), torch.tensor([[1, 0, 0, 0]]))),
+    ],
+    ids=["NaN", "missed", "nothing relevant", "fewer relevant"],
+)
+def test_the_worse_sight_of_a_query_counts_in_any_order(better, worse, turn, float64):
+    metric, alone = MeanReciprocalRank(num_queries=1), MeanReciprocalRank()
+    for sight in (worse, better) if turn else (better, worse):
+        metric.update(*sight, query_ids=torch.tensor([0]))
+    alone.update(*worse)
+    with pytest.warns(UserWarning, match="different ranks"):
+        value = metric.compute()
+    # Without the order of sights: never better than the worse one.
+    assert value == alone.compute()
+
+
+def test_fewer_candidates_above_the_same_are_worse():
+    metric = MeanReciprocalRank(num_queries=1, num_negatives=2)
+    for candidates in (4, 10):
+        ranks = Ranks(*torch.tensor([[2], [0], [1], [candidates]]))
+        metric.update(ranks, query_ids=torch.tensor([0]))
+    alone = MeanReciprocalRank(num_negatives=2)
+    alone.update(Ranks(*torch.tensor([[2], [0], [1], [4]])))
+    with pytest.warns(UserWarning, match="different ranks"):
+        assert metric.compute() == alone.compute()
+
+
+def test_inference_mode_may_come_and_go():
+    with torch.inference_mode():
+        metric = MeanReciprocalRank(num_queries=QUERIES)
+        enter(metric, range(5))
+        metric.reset()
+    enter(metric, range(20))
+    with torch.inference_mode():
+        enter(metric, range(20, QUERIES))
+    scores, target = queries()
+    assert torch.equal(metric.compute(), MeanReciprocalRank()(scores, target))
 
 
 def test_reciprocal_ranks_by_id_are_there_for_paired_tests(float64):

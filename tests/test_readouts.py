@@ -135,6 +135,18 @@ class TestDescribe:
         assert "; candidates unknown; " in line
         assert "chance" not in line
 
+    def test_candidates_of_some_queries_may_be_unknown(self):
+        metric = MeanReciprocalRank()
+        metric.update(rank_retrieved([[1, 2]] * 99, [[9]] * 99))
+        metric.update(torch.rand(1, 4), torch.tensor([0]))
+        assert "all of up to 4 candidates, unknown for some" in metric.describe()
+
+    def test_ignored_queries_have_no_candidates(self):
+        metric = MeanReciprocalRank(5, ignore_index=-1)
+        metric.update(torch.rand(2, 50), torch.tensor([-1, -1]))
+        metric.update(torch.rand(2, 4), torch.tensor([0, 1]))
+        assert "2 queries; all of 4 candidates;" in metric.describe()
+
     def test_what_was_left_out_is_told(self):
         metric = MeanReciprocalRank(10, ignore_index=-100, empty_target_action="skip")
         metric.update(torch.tensor([[torch.nan, 1.0], [2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 0, -100]))
@@ -215,6 +227,12 @@ class TestRankDistribution:
         realistic = RankDistribution(2, ties="realistic")
         realistic.update(torch.zeros(1, 2), torch.tensor([0]))  # rank 1.5 is within 2, not within 1
         assert realistic.compute().tolist() == [0, 1, 0]
+
+    def test_queries_that_count_one_stand_at_rank_one(self):
+        metric = RankDistribution(3, empty_target_action="pos")
+        metric.update(torch.rand(4, 5), torch.zeros(4, 5, dtype=torch.bool))
+        assert metric.compute().tolist() == [4, 0, 0, 0]
+        assert metric.quantile([0.5, 1]).tolist() == [1, 1]
 
     def test_nothing_seen(self):
         metric = RankDistribution(2)

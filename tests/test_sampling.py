@@ -114,6 +114,12 @@ def test_weights_on_a_few_items_do_not_keep_the_draw_from_ending():
     assert not bool((ids[:, 1:] == 5).any())
 
 
+def test_the_smallest_weights_are_not_none():
+    weights = torch.tensor([1.0, 1e-310, 5e-322, 0.0], dtype=torch.float64)
+    ids = sample_negatives(torch.zeros(50, dtype=torch.long), 4, 2, weights=weights, generator=seeded())
+    assert [sorted(row) for row in ids[:, 1:].tolist()] == [[1, 2]] * 50
+
+
 def test_the_same_generator_state_gives_the_same_ids():
     target = torch.arange(50)
     first = sample_negatives(target, 10_000, generator=seeded(3))

@@ -48,7 +48,7 @@ def places_taken_out(own: Tensor, ids: Tensor | None, items: int, step: int, wid
     # Sorted by tile and place: the places of one tile are a slice, and all tiles together cost one pass over the ids.
     listed, row = gone[used], rows.expand_as(gone)[used]
     keys = (listed // step * cells + row * width + listed % step).sort().values
-    edges = torch.searchsorted(keys, torch.arange(-(-items // step) + 1) * cells).tolist()
+    edges = torch.searchsorted(keys, torch.arange(-(-items // step) + 1, device=keys.device) * cells).tolist()
     places = keys % cells
 
     def by_slice(first: int) -> Tensor:

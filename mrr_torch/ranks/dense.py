@@ -131,6 +131,8 @@ def rank_relevant(
     beyond = excluded_beyond(options, flat.shape[1])
     # Masked and ignored columns are as if they were not there, whatever their label says.
     real = options.real if ignore_index is None else _not_ignored(labels, ignore_index, options.real)
+    if options.candidates is not None:
+        real = _named(options.candidates, real)
 
     def relevant_at(rows: slice, columns: slice) -> Tensor:
         found = labels[rows, columns] > 0
@@ -191,6 +193,16 @@ def negative_labels(labels: Tensor, real: Tensor | None) -> Tensor:
 def lowest(dtype: torch.dtype) -> float | int:
     """Return a value that no score of ``dtype`` is below."""
     return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def _named(candidates: Tensor, real: TileMask | None) -> TileMask:
+    """Leave out columns of padding: negative ids."""
+
+    def kept(rows: slice, columns: slice) -> Tensor:
+        named = candidates[rows, columns] >= 0
+        return named if real is None else named & real(rows, columns)
+
+    return kept
 
 
 def _not_ignored(labels: Tensor, ignore_index: int, real: TileMask | None) -> TileMask:
