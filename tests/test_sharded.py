@@ -400,3 +400,26 @@ def test_what_is_sent_does_not_grow_with_the_items(ran):
 def test_no_process_has_queries(ran):
     for result in ran[1]:
         assert result["no_queries"].higher.shape == (2, 0)
+
+
+def rank_what_fsdp_left():
+    """A model whose embeddings FSDP2 has split, ranked as it is."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = torch.nn.Module()
+    model.item_embedding = torch.nn.Embedding(101, 8)
+    whole = model.item_embedding.weight.detach().clone()
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    queries, target = torch.randn(5 + dist.get_rank(), 8), torch.arange(5 + dist.get_rank())
+    options = {"exclude": torch.tensor([0])}
+    ranks = rank_catalogue(queries, model.item_embedding.weight, target, **options)
+    held = model.item_embedding.weight.to_local().shape[0]
+    return held, tuple(ranks), tuple(rank_catalogue(queries, whole, target, **options))
+
+
+def test_the_embeddings_of_fsdp_are_ranked_where_they_are(tmp_path):
+    results = run_processes(2, rank_what_fsdp_left, folder=tmp_path)
+    assert [held for held, _, _ in results] == [51, 50]
+    for _, split, whole in results:
+        assert all(torch.equal(left, right) for left, right in zip(split, whole, strict=True))
