@@ -79,17 +79,17 @@ def count(scores: Tensor, best: Tensor, competes: TileMask | None = None, releva
         candidates = torch.zeros(rows, dtype=torch.int64, device=scores.device)
     for row, column in tiles(rows, columns, scores.device):
         tile, threshold = scores[row, column], best[row, None]
-        hits = _compare(tile, threshold)
-        if competes is not None:
-            kept = competes(row, column)
-            hits.mul_(kept)
-            candidates[row].add_(_sum(kept))
-        counted = _sum(hits)
-        both[:, row].add_(counted)
+        kept = None if competes is None else competes(row, column)
+        both[0, row].add_(_sum(_compare(torch.gt, tile, threshold, kept)))
+        hits = _compare(torch.eq, tile, threshold, kept)
+        same = _sum(hits)
+        both[1, row].add_(same)
         if relevant is not None:
             # A score that stands alone is that of the relevant item itself.
-            alone = not _checks.some(counted[1] > 1)
-            in_tie[row].add_((counted[1] if alone else _sum(hits[1].mul_(relevant(row, column)))).long())
+            alone = not _checks.some(same > 1)
+            in_tie[row].add_((same if alone else _sum(hits.mul_(relevant(row, column)))).long())
+        if kept is not None:
+            candidates[row].add_(_sum(kept))
     higher, equal = both.long()
     return Counts(higher, equal, in_tie, candidates)
 
@@ -99,19 +99,15 @@ def comparable(scores: Tensor) -> Tensor:
     return scores.view(torch.uint8) if scores.dtype == torch.bool else scores
 
 
-def _compare(tile: Tensor, threshold: Tensor) -> Tensor:
-    """Return ``(2, rows, columns)``: which scores are above, and which equal; overwritten by the next call."""
-    if torch.compiler.is_compiling():
-        return torch.stack([tile > threshold, tile == threshold])
-    if tile.device.type == "cpu":
+def _compare(compare: Callable[..., Tensor], tile: Tensor, threshold: Tensor, kept: Tensor | None) -> Tensor:
+    """Return where the comparison holds, and the score is kept, as zeros and ones; overwritten by the next call."""
+    if tile.device.type == "cpu" and not torch.compiler.is_compiling():
         # A comparison that writes the type of the scores, and a sum of that, are both vectorised. Into bool neither is
         # fast, and `bool.sum(1)` makes an int64 copy, 8 bytes a score.
-        hits = _workspace(tile.dtype)[: 2 * tile.numel()].view(2, *tile.shape)
+        hits = compare(tile, threshold, out=_workspace(tile.dtype)[: tile.numel()].view(tile.shape))
     else:
-        hits = torch.empty(2, *tile.shape, dtype=torch.bool, device=tile.device)
-    torch.gt(tile, threshold, out=hits[0])
-    torch.eq(tile, threshold, out=hits[1])
-    return hits
+        hits = compare(tile, threshold)
+    return hits if kept is None else hits.mul_(kept)
 
 
 def _workspace(dtype: torch.dtype) -> Tensor:
@@ -119,7 +115,7 @@ def _workspace(dtype: torch.dtype) -> Tensor:
     buffers = _held.__dict__.setdefault("buffers", {})
     if dtype not in buffers:
         with torch.inference_mode(False):  # whoever comes first, all may write to it
-            buffers[dtype] = torch.empty(2 * HOST_TILE, dtype=dtype, device="cpu")
+            buffers[dtype] = torch.empty(HOST_TILE, dtype=dtype, device="cpu")
     buffer: Tensor = buffers[dtype]
     return buffer
 
