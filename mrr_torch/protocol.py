@@ -73,6 +73,18 @@ def check_confidence(confidence: Any) -> float | None:
     return float(confidence)
 
 
+def check_catalogue_size(catalogue_size: Any, num_negatives: int | None) -> int | None:
+    """Check the size of the full catalogue, which has to hold the target and its negatives; None for no estimate."""
+    if catalogue_size is None:
+        return None
+    size = _checks.positive_int("catalogue_size", catalogue_size)
+    if num_negatives is None:
+        raise ValueError(_checks.fault("catalogue_size", "None without num_negatives", size))
+    if size < 1 + num_negatives:
+        raise ValueError(_checks.fault("catalogue_size", f"at least 1 + num_negatives, {1 + num_negatives}", size))
+    return size
+
+
 def outcome_count(outcomes: list[float], code: int) -> int:
     """Return how many queries ended as ``code`` says; ``outcomes`` starts with those that were found."""
     return int(outcomes[1 - code])

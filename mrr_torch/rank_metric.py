@@ -16,7 +16,14 @@ from mrr_torch.distribution import BINS, Ties
 from mrr_torch.expectation import full_catalogue_gain
 from mrr_torch.intervals import Moments, normal_interval
 from mrr_torch.lifecycle import SummedStateMetric
-from mrr_torch.protocol import EmptyTargetAction, Protocol, check_confidence, check_top_k, refuse_empty
+from mrr_torch.protocol import (
+    EmptyTargetAction,
+    Protocol,
+    check_catalogue_size,
+    check_confidence,
+    check_top_k,
+    refuse_empty,
+)
 from mrr_torch.query_table import Seen, check_query_ids, empty_table, enter, read_table
 from mrr_torch.ranks.base import IGNORED, Ranks
 from mrr_torch.ranks.forms import Ranked, rank
@@ -84,7 +91,7 @@ class RankMetric(SummedStateMetric):
         super().__init__(**kwargs)
         self.top_k = top_k
         self.confidence = check_confidence(confidence)
-        self.catalogue_size = _check_catalogue_size(catalogue_size, num_negatives)
+        self.catalogue_size = check_catalogue_size(catalogue_size, num_negatives)
         self.protocol = Protocol.check(ties, empty_target_action, ignore_index, num_negatives)
         self._cuts = self._check_cuts(top_k)
         # Cut-offs beyond the usual number of ranks get a longer state (of another shape, so never shared by mistake).
@@ -291,14 +298,3 @@ class RankMetric(SummedStateMetric):
         if self.confidence is not None:
             values[f"{name}_low"], values[f"{name}_high"] = interval(moments, self.confidence)
         return values
-
-
-def _check_catalogue_size(catalogue_size: Any, num_negatives: int | None) -> int | None:
-    if catalogue_size is None:
-        return None
-    size = _checks.positive_int("catalogue_size", catalogue_size)
-    if num_negatives is None:
-        raise ValueError(_checks.fault("catalogue_size", "None without num_negatives", size))
-    if size < 1 + num_negatives:
-        raise ValueError(_checks.fault("catalogue_size", f"at least 1 + num_negatives, {1 + num_negatives}", size))
-    return size
