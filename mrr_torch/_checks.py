@@ -64,7 +64,7 @@ def scores_tensor(name: str, value: Any, *, may_be_empty: bool = False) -> Tenso
     if value.ndim == 0 or (value.shape[-1] == 0 and not may_be_empty):
         raise ValueError(fault(name, "at least one score per query (shape (..., N), N >= 1)", f"shape {shape(value)}"))
     # The comparisons write into buffers (`out=`), which tensors with a gradient refuse.
-    return value.detach()
+    return value.detach() if value.requires_grad else value
 
 
 def integer_tensor(name: str, value: Any, like: Tensor, *, expected: str = "a tensor of integer ids") -> Tensor:

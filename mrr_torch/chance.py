@@ -6,6 +6,7 @@ many queries had C candidates: whole numbers, which add up exactly in any order.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch.distribution import from_whole_parts, reciprocals_between, whole_parts
-from mrr_torch.ranks.base import IGNORED, NAN, Ranks, RanksOfSeveral
+from mrr_torch.ranks.base import IGNORED, NAN, RanksOfSeveral
+from mrr_torch.ranks.forms import Ranked
 
 # Of queries with more candidates than ranks are told apart: their number; the sum of 1 / C as two whole numbers, in
 # units of 2**-36 and 2**-62; the sum of 1 / rank over what chance puts beyond the ranks told apart.
@@ -41,37 +43,48 @@ def chance_size(bins: int) -> int:
     return bins + 1 + EXTRA
 
 
-def add_chance(state: Tensor, ranks: Ranks, *, negatives: int | None, bins: int, last: int | None = None) -> None:
+def add_chance(state: Tensor, ranked: Ranked, *, negatives: int | None, bins: int) -> None:
     """Add a batch to the chance part of a state, in place and without waiting for its device.
 
     Nothing is known of queries that may have other relevant items than the best (`RanksOfSeveral`).
 
     Args:
         state: ``(chance_size(bins),)``.
-        ranks: of any shape, on the device of the state.
+        ranked: ranks of any shape, on the device of the state.
         negatives: of sampled mode; no more candidates than these and the target are looked at.
         bins: ranks to tell apart.
-        last: no query has more candidates; None if that is not known.
     """
-    if isinstance(ranks, RanksOfSeveral):
+    if isinstance(ranked.ranks, RanksOfSeveral):
         return
-    relevant, candidates = _checks.flat(ranks.relevant), _checks.flat(ranks.candidates)
-    if _checks.all_are(relevant, 1) and _checks.is_one_number(candidates):
-        candidates, known = candidates[:1], state.new_full((1,), relevant.shape[0])
-    else:
-        known = ((relevant == 1) | (relevant == NAN)).to(state.dtype)
-        if _checks.is_one_number(candidates):  # one entry for all queries
-            candidates, known = candidates[:1], known.sum(0, keepdim=True)
+    relevant, candidates = _checks.flat(ranked.ranks.relevant), _checks.flat(ranked.ranks.candidates)
+    most = min((x for x in (ranked.last, None if negatives is None else negatives + 1) if x is not None), default=None)
+    if ranked.found and ranked.width is not None and most is not None:  # the same for all of them
+        state[min(most, bins + 1)].add_(relevant.shape[0])
+        if most > bins:
+            state[bins + 2 :].add_(state.new_tensor(_of_one(most, bins)), alpha=relevant.shape[0])
+        return
+    known = ((relevant == 1) | (relevant == NAN)).to(state.dtype)
+    if ranked.width is not None:  # one entry for all queries
+        candidates, known = candidates[:1], known.sum(0, keepdim=True)
     size = candidates if negatives is None else candidates.clamp(max=negatives + 1)
     # Retrieved lists have 0 candidates, which stands for "unknown" and is not read.
     state.index_add_(0, size.clamp(max=bins + 1), known)
-    most = min((x for x in (last, None if negatives is None else negatives + 1) if x is not None), default=None)
     if (most is None or most > bins) and _checks.some(size > bins):
-        many = known * (size > bins)
-        each, part = size.clamp(min=1), torch.full_like(size, bins)
-        coarse, fine = whole_parts(1 / each.to(state.dtype))
-        tail = reciprocals_between(part, torch.maximum(each, part)).to(state.dtype) / each
-        state[bins + 2 :].add_(torch.stack([(many * x).sum() for x in (coarse, fine, tail)]))
+        state[bins + 2 :].add_((_beyond(size, bins, state.dtype) * known).sum(1))
+
+
+def _beyond(size: Tensor, bins: int, dtype: torch.dtype) -> Tensor:
+    """Return what each query of more than ``bins`` candidates adds: ``(EXTRA - 1, queries)``, 0 for the others."""
+    each, part = size.clamp(min=1), torch.full_like(size, bins)
+    tail = reciprocals_between(part, torch.maximum(each, part)).to(dtype) / each
+    return torch.stack([*whole_parts(1 / each.to(dtype)), tail]) * (size > bins)
+
+
+@lru_cache
+def _of_one(size: int, bins: int) -> list[float]:
+    """Return what one query of ``size`` candidates adds."""
+    added: list[float] = _beyond(torch.tensor([size], device="cpu"), bins, torch.float64)[:, 0].tolist()
+    return added
 
 
 def read_chance(state: Tensor, bins: int) -> Chance:
@@ -84,17 +97,17 @@ def read_chance(state: Tensor, bins: int) -> Chance:
     return Chance(ranks, mass, tail, float(known.sum()) + more)
 
 
-def candidates_range(ranks: Ranks, dtype: torch.dtype) -> Tensor:
-    """Return the state ``(-smallest, largest)`` number of candidates, which reduces by the maximum.
+def candidates_range(ranked: Ranked, like: Tensor) -> Tensor:
+    """Return the state ``(-smallest, largest)`` number of candidates, of the type of ``like``; reduces by the maximum.
 
     0 candidates are unknown, and -inf says that there was no query.
     """
-    relevant, candidates = _checks.flat(ranks.relevant), _checks.flat(ranks.candidates)
+    relevant, candidates = _checks.flat(ranked.ranks.relevant), _checks.flat(ranked.ranks.candidates)
     if candidates.numel() == 0:
-        return torch.full((2,), -torch.inf, dtype=dtype, device=candidates.device)
-    seen, numbers = relevant > IGNORED, candidates.to(dtype)
-    if _checks.is_one_number(candidates):
-        if _checks.all_are(relevant, 1):
-            return torch.cat([-numbers[:1], numbers[:1]])
+        return torch.full_like(like, -torch.inf)
+    if ranked.found and ranked.width is not None:
+        return like.new_tensor((-ranked.width, ranked.width))
+    seen, numbers = relevant > IGNORED, candidates.to(like.dtype)
+    if ranked.width is not None:
         return torch.where(seen.any(), torch.cat([-numbers[:1], numbers[:1]]), -torch.inf)
     return torch.where(seen, torch.stack([-numbers, numbers]), -torch.inf).amax(1)

@@ -22,7 +22,7 @@ TIES: tuple[Ties, ...] = ("expected", "optimistic", "pessimistic", "realistic")
 # Ranks that the state tells apart; of those beyond it keeps the number, and the sums that an MRR without cut-off needs.
 BINS = 1024
 # Beyond: mass; sum of 1 / rank as two whole numbers, in units of 2**-36 and 2**-62; sum of 1 / rank**2.
-TAIL = 4
+BEYOND = 4
 COARSE, FINE = 2.0**36, 2.0**26
 
 
@@ -32,8 +32,8 @@ def steps_per_rank(ties: Ties) -> int:
 
 
 def state_size(bins: int, ties: Ties) -> int:
-    """Return the length of the state vector: differences of the mass at each rank, tail, outcomes."""
-    return bins * steps_per_rank(ties) + 1 + TAIL + OUTCOMES
+    """Return the length of the state vector: the mass at each rank, what is beyond, outcomes, a place never read."""
+    return bins * steps_per_rank(ties) + BEYOND + OUTCOMES + 1
 
 
 def state_dtype(device: torch.device) -> torch.dtype:
@@ -65,8 +65,8 @@ def read(state: Tensor, bins: int, ties: Ties) -> Distribution:
     """Read a state vector; waits for its device."""
     state = state.detach().to("cpu", torch.float64)
     steps = bins * steps_per_rank(ties)
-    beyond, coarse, fine, squares = state[steps + 1 : steps + 1 + TAIL].tolist()
-    mass = state[:steps].cumsum(0)
+    mass, outcomes = state[:steps], state[steps + BEYOND : steps + BEYOND + OUTCOMES]
+    beyond, coarse, fine, squares = state[steps : steps + BEYOND].tolist()
     return Distribution(
         ranks=1 + torch.arange(steps, dtype=torch.float64, device="cpu") / steps_per_rank(ties),
         mass=mass,
@@ -74,7 +74,7 @@ def read(state: Tensor, bins: int, ties: Ties) -> Distribution:
         tail=from_whole_parts(coarse, fine),
         tail_squares=squares,
         # Each query that was found has a mass of 1, whole or in parts.
-        outcomes=[round(float(mass.sum()) + beyond), *state[steps + 1 + TAIL :].tolist()],
+        outcomes=[round(float(mass.sum()) + beyond), *outcomes.tolist()],
     )
 
 
@@ -87,51 +87,56 @@ def add_ranks(
     negatives: int | None = None,
     last: int | None = None,
     single: bool = False,
+    found: bool = False,
 ) -> None:
     """Add a batch of ranks to a state vector, in place and without waiting for its device.
 
     Args:
-        state: ``(state_size(bins, ties),)``.
+        state: ``(n,)``, of which the first ``state_size(bins, ties)`` are written to.
         ranks: of any shape, on the device of the state.
         ties: the tie rule.
         bins: ranks to tell apart.
         negatives: where a target has more competitors, take the expectation over draws of so many of them.
         last: no rank is beyond it; None if that is not known.
         single: no query has several relevant items.
+        found: each query has a relevant item that was found; False if that is not known.
     """
     higher, tied, relevant, candidates = map(_checks.flat, ranks)
     steps = bins * steps_per_rank(ties)
+    outcomes, nowhere = steps + BEYOND, steps + BEYOND + OUTCOMES
     start = first_step(higher, tied, ties)
-    # On a CPU one look tells the usual case: each query has one relevant item, and it was found.
-    found = None if _checks.all_are(relevant, 1) else relevant > 0
-    sampled = more_than_sampled(found, candidates, negatives, last)
-    ranked = _both(found, None if sampled is None else ~sampled)
-    spread = _both(tied > 0, ranked) if ties == "expected" else None
-    rows = None if spread is None else _checks.rows_at(spread)
-    if rows is None or not rows.numel():
-        spread = None
-    # Each query adds a whole number in one place: at its rank if it has just one, or at its outcome. What is spread
-    # over ranks is put where nothing is read, and added below.
-    place = start.clamp(max=steps)
-    if found is not None:
-        place = torch.where(found, place, (steps + 1 + TAIL) - relevant.clamp(1 - OUTCOMES, 0))
+    ranked = None if found else relevant > 0
+    sampled = more_than_sampled(ranked, candidates, negatives, last)
+    spread = _spread(tied, ranked, sampled) if ties == "expected" else None
+    # Each query adds 1 in one place: at its rank if it has just one, or at its outcome. What is spread over ranks is
+    # put where nothing is read, and added below.
+    place = start if last is not None and last <= bins else start.clamp(max=steps)
+    if ranked is not None:
+        place = torch.where(ranked, place, outcomes - relevant.clamp(1 - OUTCOMES, 0))
     for elsewhere in (sampled, spread):
-        place = place if elsewhere is None else torch.where(elsewhere, steps, place)
-    added = torch.zeros_like(state)
-    added.index_add_(0, place, added.new_ones(1).expand(place.shape))
-    state.add_(added)
-    # The mass is kept as differences from rank to rank, where a query that is spread evenly takes two entries.
-    state[1 : steps + 1].sub_(added[:steps])
-    if spread is not None and rows is not None:
-        _add_spread(state, higher, tied, relevant, spread, rows, bins, last, single)
+        place = place if elsewhere is None else torch.where(elsewhere, nowhere, place)
+    state.index_add_(0, place, state.new_ones(1).expand(place.shape))
+    if last is None or last > bins:
+        beyond = place == steps
+        if _checks.some(beyond):
+            rank = start.to(state.dtype) + 1 if steps == bins else start.to(state.dtype) / 2 + 1
+            reciprocal = beyond / rank
+            _add_beyond(state, steps, reciprocal, reciprocal * reciprocal)
+    if spread is not None:
+        _add_spread(state, higher, tied, relevant, spread, bins, last, single)
     if sampled is not None:
         for _, _, chance in sampled_ranks(higher, tied, candidates, sampled, negatives or 0, ties):
             _add_mass(state, 1, chance.sum(0).to(state.dtype))
-    if last is None or last > bins:
-        beyond = _both(_both(start >= steps, ranked), None if spread is None else ~spread)
-        if beyond is not None and _checks.some(beyond):
-            rank, whole = 1 + start.to(state.dtype) / steps_per_rank(ties), beyond.to(state.dtype)
-            _add_tail(state, steps, whole, whole / rank, whole / rank**2)
+
+
+def _spread(tied: Tensor, ranked: Tensor | None, sampled: Tensor | None) -> Tensor | None:
+    """Mark the ranked queries whose relevant item is tied; None if none is, as far as that can be seen."""
+    if _checks.on_host(tied) and (not tied.numel() or int(tied.max()) <= 0):
+        return None
+    spread = tied > 0
+    if ranked is not None:
+        spread &= ranked
+    return spread if sampled is None else spread & ~sampled
 
 
 def first_step(higher: Tensor, tied: Tensor, ties: Ties) -> Tensor:
@@ -186,8 +191,9 @@ def whole_parts(numbers: Tensor) -> tuple[Tensor, Tensor]:
 
     A sum of floats would depend on the order of the queries, and so on batches and processes.
     """
-    coarse = (numbers * COARSE).floor()
-    return coarse, ((numbers * COARSE - coarse) * FINE).round()
+    scaled = numbers * COARSE
+    coarse = scaled.floor()
+    return coarse, ((scaled - coarse) * FINE).round()
 
 
 def from_whole_parts(coarse: float, fine: float) -> float:
@@ -205,21 +211,17 @@ def reciprocals_between(low: Tensor, high: Tensor) -> Tensor:
     return torch.where(low < BINS, torch.digamma(high + 1) - torch.digamma(low + 1), smooth)
 
 
-def _both(left: Tensor | None, right: Tensor | None) -> Tensor | None:
-    """Combine two masks, of which None is true everywhere."""
-    return right if left is None else left if right is None else left & right
-
-
 def _add_mass(state: Tensor, first: int, mass: Tensor) -> None:
-    """Add masses ``(n,)`` at the ranks (or steps) from ``first`` on; the state holds differences."""
+    """Add masses ``(n,)`` at the ranks (or steps) from ``first`` on."""
     state[first - 1 : first - 1 + mass.shape[0]].add_(mass)
-    state[first : first + mass.shape[0]].sub_(mass)
 
 
-def _add_tail(state: Tensor, steps: int, beyond: Tensor, reciprocal: Tensor, square: Tensor) -> None:
-    """Add per-query masses beyond the ranks told apart, and the sums of 1 / rank and 1 / rank**2 over them."""
-    coarse, fine = whole_parts(reciprocal)
-    state[steps + 1 : steps + 1 + TAIL].add_(torch.stack([beyond.sum(), coarse.sum(), fine.sum(), square.sum()]))
+def _add_beyond(state: Tensor, steps: int, reciprocal: Tensor, square: Tensor, mass: Tensor | None = None) -> None:
+    """Add per-query sums of 1 / rank and 1 / rank**2 beyond the ranks told apart, and the mass if not yet there."""
+    sums = torch.stack([*whole_parts(reciprocal), square]).sum(1)
+    state[steps + 1 : steps + BEYOND].add_(sums)
+    if mass is not None:
+        state[steps].add_(mass.sum())
 
 
 def _add_spread(
@@ -228,26 +230,26 @@ def _add_spread(
     tied: Tensor,
     relevant: Tensor,
     spread: Tensor,
-    rows: Tensor,
     bins: int,
     last: int | None,
     single: bool,
 ) -> None:
-    """Add the queries at ``spread``, whose relevant item is tied: evenly over its tie, unless it is one of several.
-
-    They are among ``rows``, which are indexes; off the CPU these are all queries.
-    """
+    """Add the queries at ``spread``, whose relevant item is tied: evenly over its tie, unless it is one of several."""
+    rows = _checks.rows_at(spread)
     several = None if single else spread & (relevant > 1)
     start, length = higher[rows], tied[rows] + 1
     even = spread if several is None else spread & ~several
     share = even[rows].to(state.dtype) / length
     stop = start + length
-    state.index_add_(0, torch.cat([start, stop]).clamp_(max=bins), torch.cat([share, -share]))
+    # Two entries for a query: differences of the mass from rank to rank.
+    change = state.new_zeros(bins + 1)
+    change.index_add_(0, torch.cat([start, stop]).clamp_(max=bins), torch.cat([share, -share]))
+    _add_mass(state, 1, change.cumsum(0)[:bins])
     if (last is None or last > bins) and _checks.some(stop > bins):
         low, high = start.clamp(min=bins), stop.clamp(min=bins)
-        beyond = (high - low) * share
-        squares = beyond / ((low + 0.5) * (high + 0.5))
-        _add_tail(state, bins, beyond, reciprocals_between(low, high).to(state.dtype) * share, squares)
+        mass = (high - low) * share
+        squares = mass / ((low + 0.5) * (high + 0.5))
+        _add_beyond(state, bins, reciprocals_between(low, high).to(state.dtype) * share, squares, mass)
     if several is not None and _checks.some(several):
         _add_several(state, higher, tied, relevant, several, bins, last)
 
@@ -260,10 +262,10 @@ def _add_several(
         # Following a tie as far as it goes would need to know how far that is.
         last = bins
         unresolved = (several & (higher + tied >= bins)).sum()
-        state[bins + 1 + TAIL - UNRESOLVED].add_(unresolved)
+        state[bins + BEYOND - UNRESOLVED].add_(unresolved)
     for rows, start, rank, chance in several_relevant(higher, tied, relevant, several, last, bins):
         chance = torch.where(several[rows, None], chance, 0.0).to(state.dtype)
         if start <= bins:
             _add_mass(state, start, chance.sum(0))
         else:
-            _add_tail(state, bins, chance.sum(1), (chance / rank).sum(1), (chance / rank**2).sum(1))
+            _add_beyond(state, bins, (chance / rank).sum(1), (chance / rank**2).sum(1), chance.sum(1))

@@ -257,7 +257,7 @@ class RankMetric(SummedStateMetric):
         # The same sums, of each query once, in the order of the ids: on any processes the same to the last bit.
         ranks = self._read_table().ranks
         entered = ranks.relevant != IGNORED
-        ranked = Ranked(Ranks(*(field[entered] for field in ranks)), None, False)
+        ranked = Ranked(Ranks(*(field[entered] for field in ranks)))
         return self._summary.read(*self._summary.add(*self._summary.empty(torch.device("cpu")), ranked))
 
     def _read_table(self) -> Seen:

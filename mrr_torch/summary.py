@@ -105,16 +105,17 @@ class Summary(NamedTuple):
         size, negatives = state_size(self.bins, self.protocol.ties), self.protocol.num_negatives
         summed = summed.clone()
         add_ranks(
-            summed[:size],
+            summed,
             ranked.ranks,
             ties=self.protocol.ties,
             bins=self.bins,
             negatives=negatives,
             last=ranked.last,
             single=ranked.single,
+            found=ranked.found,
         )
-        add_chance(summed[size:], ranked.ranks, negatives=negatives, bins=self.bins, last=ranked.last)
-        return summed, torch.maximum(candidates, candidates_range(ranked.ranks, summed.dtype))
+        add_chance(summed[size:], ranked, negatives=negatives, bins=self.bins)
+        return summed, torch.maximum(candidates, candidates_range(ranked, candidates))
 
     def read(self, summed: Tensor, candidates: Tensor) -> Reading:
         """Read the state; raise for faults that could not be seen before, and warn of NaN targets."""

@@ -14,17 +14,21 @@ from mrr_torch.ranks.grouped import rank_grouped
 
 
 class Ranked(NamedTuple):
-    """Ranks, and what is known of them from the shapes alone.
+    """Ranks, and what is known of all of them together.
 
     Attributes:
         ranks: the ranks.
         last: no rank is beyond it; None if unknown.
         single: no query has several relevant items.
+        found: each query has one relevant item, and it was found; False where that can't be seen.
+        width: each query has so many candidates; None if they differ, or may.
     """
 
     ranks: Ranks
-    last: int | None
-    single: bool
+    last: int | None = None
+    single: bool = False
+    found: bool = False
+    width: int | None = None
 
 
 def rank(
@@ -42,24 +46,27 @@ def rank(
     if isinstance(preds, Ranks):
         given = {"target": target, "indexes": indexes, "candidates": candidates, "exclude": exclude, "mask": mask}
         _refuse(given, "None, since preds are already ranks")
-        return Ranked(_one_relevant(check_ranks("preds", preds), num_negatives), None, False)
+        return Ranked(_one_relevant(check_ranks("preds", preds), num_negatives))
     preds = _checks.scores_tensor("preds", preds, may_be_empty=indexes is not None)
     shape = _checks.shape(preds)
     if indexes is not None:
         _refuse({"candidates": candidates, "num_negatives": num_negatives}, "None with indexes")
         ranks = rank_grouped(preds, target, indexes, exclude=exclude, mask=mask, ignore_index=ignore_index)  # type: ignore[arg-type]
-        return Ranked(ranks, shape[0], False)
+        return Ranked(ranks, shape[0])
     target = _default_target(preds, target, num_negatives)
     options: dict[str, Any] = {"candidates": candidates, "exclude": exclude, "mask": mask, "ignore_index": ignore_index}
     if _checks.shape(target) == shape:
         if num_negatives is not None and shape[-1] != 1 + num_negatives:
             wanted = f"{1 + num_negatives} columns with relevance and num_negatives={num_negatives}"
             raise ValueError(_checks.fault("preds", wanted, f"shape {shape}"))
-        return Ranked(rank_relevant(preds, target, **options), shape[-1], False)
+        return Ranked(rank_relevant(preds, target, **options), shape[-1])
     if _checks.shape(target) != shape[:-1]:
         wanted = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
         raise ValueError(_checks.fault("target", wanted, f"shape {_checks.shape(target)}"))
-    return Ranked(rank_target(preds, target, **options), shape[-1], True)
+    ranks = rank_target(preds, target, **options)
+    # Counts that are one number for all queries are those that no look at the values was needed for.
+    width = shape[-1] if _checks.is_one_number(ranks.candidates) else None
+    return Ranked(ranks, shape[-1], True, _checks.all_are(ranks.relevant, 1), width)
 
 
 def _refuse(given: dict[str, Any], expected: str) -> None:
@@ -81,7 +88,7 @@ def _default_target(preds: Tensor, target: Tensor | None, num_negatives: int | N
         if columns != 1 + num_negatives:
             wanted = f"the target's column, unless preds has exactly {1 + num_negatives} columns (target first)"
             raise ValueError(_checks.fault("target", wanted, f"None with preds of shape {_checks.shape(preds)}"))
-        return torch.zeros(preds.shape[:-1], dtype=torch.int64, device=preds.device)
+        return preds.new_zeros((), dtype=torch.int64).expand(preds.shape[:-1])
     if not isinstance(target, Tensor):
         raise TypeError(_checks.fault("target", "a tensor", type(target).__name__))
     return target
