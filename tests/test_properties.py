@@ -1,6 +1,7 @@
 """What holds for any scores: invariances, orderings and equalities, searched for counterexamples by hypothesis."""
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import oracle
@@ -14,7 +15,9 @@ from mrr_torch import (
     HitRate,
     MeanReciprocalRank,
     NormalizedDCG,
+    Ranks,
     mean_reciprocal_rank,
+    rank_grouped,
     rank_relevant,
     rank_target,
     reciprocal_rank,
@@ -234,6 +237,20 @@ def test_any_split_is_one_batch_bit_for_bit_beyond_the_ranks_kept_one_by_one():
         assert merged.compute() == whole.compute()
 
 
+def test_ties_beyond_the_ranks_kept_one_by_one():
+    # Tied or not, from before 1,024 to beyond it and wholly beyond, one query and all of them together.
+    higher, tied = torch.tensor([[1000, 1020, 1500, 1500, 1023, 1024, 0], [100, 0, 40, 0, 1, 0, 2000]])
+    ranks = Ranks(higher, tied, torch.ones_like(higher), higher + tied + 1)
+    for part in [slice(None), *(slice(i, i + 1) for i in range(len(higher)))]:
+        metric = MeanReciprocalRank()
+        metric.update(Ranks(*(field[part] for field in ranks)))
+        exact = [
+            sum(Fraction(1, h + place) for place in range(1, t + 2)) / (t + 1)
+            for h, t in zip(higher[part].tolist(), tied[part].tolist(), strict=True)
+        ]
+        assert metric.compute().item() == pytest.approx(float(sum(exact) / len(exact)), rel=1e-13, abs=0)
+
+
 DTYPES = {
     torch.float16: [-2.0, -0.5, 0.0, 0.25, 1.0, 65504.0, math.inf, -math.inf, math.nan],
     torch.bfloat16: [-2.0, -0.5, 0.0, 0.25, 1.0, 1.0078125, math.inf, -math.inf, math.nan],
@@ -340,7 +357,26 @@ def test_a_view_equals_its_contiguous_copy(view: str, ties: str):
             assert same(reciprocal_rank(scores, strided, ties=ties, **more), copy)
 
 
-@pytest.mark.parametrize("columns", [1, 2, 7, 1000, 4100, 2**19 + 3])
+def test_one_number_as_the_target_of_all_queries():
+    scores, target = numbers(15, 6), torch.tensor(4)
+    assert same(reciprocal_rank(scores, target.expand(15)), reciprocal_rank(scores, torch.full((15,), 4)))
+
+
+def test_long_lists_of_different_lengths():
+    lengths = [200_000, 3, 200_000, 1, 300_000, 150_000]
+    scores, labels = numbers(sum(lengths), below=1000), numbers(sum(lengths), below=50_000) == 0
+    indexes = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    excluded = numbers(sum(lengths), below=3) == 0
+    for exclude in (None, excluded):
+        flat = rank_grouped(scores, labels, indexes, exclude=exclude)
+        for i, (part, wanted, out) in enumerate(
+            zip(*(x.split(lengths) for x in (scores, labels, excluded)), strict=True)
+        ):
+            alone = rank_relevant(part, wanted, exclude=None if exclude is None else out)
+            assert [field[i].item() for field in flat] == [field.item() for field in alone]
+
+
+@pytest.mark.parametrize("columns", [1, 2, 7, 1000, 4100, 2**19 + 3, 2**21 + 3])
 def test_counts_are_whole_at_any_width(columns: int):
     # All tied with the target but the last, which is above it: counts that a sum in the scores' type would round, and
     # more columns than are counted at once.
@@ -352,7 +388,7 @@ def test_counts_are_whole_at_any_width(columns: int):
         assert ranks.tied.tolist() == [max(columns - 2, 0), 0]
         labels = torch.zeros(2, columns, dtype=torch.bool)
         labels[0, : max(columns - 1, 1)] = True
-        labels[1, -1] = True
+        labels[1, [0, -1]] = True
         ranks = rank_relevant(scores, labels)
         assert ranks.higher.tolist() == [int(columns > 1), 0]
         assert ranks.tied.tolist() == [0, 0]

@@ -123,7 +123,7 @@ def subtract_excluded(
         used[:, 1:] &= gone[:, 1:] != gone[:, :-1]
         gone = gone.clamp(0, scores.shape[1] - 1)
         used &= ~is_relevant(gone, rows)
-        theirs, threshold = scores[rows].gather(1, gone), best[rows, None]
+        theirs, threshold = scores[rows].gather(1, gone), best[rows]
         higher[rows] -= ((theirs > threshold) & used).sum(1)
         equal[rows] -= ((theirs == threshold) & used).sum(1)
         candidates[rows] -= used.sum(1)

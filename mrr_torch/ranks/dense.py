@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,8 @@ from mrr_torch.ranks.base import (
     mark,
 )
 from mrr_torch.ranks.competitors import check_options, competing, excluded_beyond, flatten, subtract_excluded
-from mrr_torch.ranks.tiles import Counts, TileMask, comparable, count, tiles
+from mrr_torch.ranks.labels import best_relevant, check_labels, negative_rows
+from mrr_torch.ranks.tiles import Counts, TileMask, comparable, count
 
 
 @torch.no_grad()
@@ -74,7 +74,8 @@ def rank_target(
     outside = _outside(ids, width, skipped, ignore_index)
     beyond = excluded_beyond(options, width)
     own = (ids if skipped is None and outside is None else ids.clamp(0, width - 1))[:, None]
-    best = flat.gather(1, own)[:, 0]
+    same = own.stride(0) == 0 and _checks.on_host(own)  # one column for all queries, as in sampled mode
+    best = flat.narrow(1, int(own[0, 0]), 1) if same else flat.gather(1, own)
 
     keep = competing(options, lambda rows, columns: _places(columns, flat.device) == own[rows])
     counts = count(flat, best, keep)
@@ -135,17 +136,20 @@ def rank_relevant(
         real = _named(options.candidates, real)
 
     def relevant_at(rows: slice, columns: slice) -> Tensor:
-        found = labels[rows, columns] > 0
+        found = labels[rows, columns].bool()  # none is negative, or the query is marked
         return found if real is None else found & real(rows, columns)
 
     keep = competing(options._replace(real=real), relevant_at)
-    best, some, scored, negative = _best_relevant(flat, labels, relevant_at, keep, real)
+    negative = negative_rows(labels, real)
+    best, some, scored = best_relevant(flat, relevant_at, keep)
     counts = count(flat, best, keep, relevant_at)
     if keep is None and options.excluded_ids is not None:
         counts = subtract_excluded(
             counts, flat, best, options.excluded_ids, lambda listed, rows: labels[rows].gather(1, listed) > 0
         )
-    relevant = mark(mark(counts.relevant, ~scored, NAN), ~some, EMPTY)
+    relevant = counts.relevant
+    if some is not None and scored is not None:
+        relevant = mark(mark(relevant, ~scored, NAN), ~some, EMPTY)
     tied = counts.equal - counts.relevant
     return _finish(RanksOfSeveral, counts, tied, relevant, queries, {BAD_EXCLUDE: beyond, BAD_RELEVANCE: negative})
 
@@ -153,7 +157,7 @@ def rank_relevant(
 def _outside(ids: Tensor, width: int, skipped: Tensor | None, ignore_index: int | None) -> Tensor | None:
     """Mark targets that are no column; None if there is none, and where that can be seen there may be none."""
     if _checks.on_host(ids) and ids.numel() and skipped is None:  # the usual case in one pass
-        low, high = map(int, ids.aminmax())
+        low, high = map(int, (ids[:1] if _checks.is_one_number(ids) else ids).aminmax())
         if low >= 0 and high < width:
             return None
     outside = (ids < 0) | (ids >= width)
@@ -169,30 +173,6 @@ def _outside(ids: Tensor, width: int, skipped: Tensor | None, ignore_index: int 
 
 def _places(columns: slice, device: torch.device) -> Tensor:
     return torch.arange(columns.start, columns.stop, device=device)
-
-
-def check_labels(relevance: Any, scores: Tensor) -> None:
-    """Check a relevance tensor: bool or integer, the shape and the device of the scores."""
-    if not isinstance(relevance, Tensor) or relevance.is_floating_point() or relevance.is_complex():
-        got = relevance.dtype if isinstance(relevance, Tensor) else type(relevance).__name__
-        raise TypeError(_checks.fault("target", "bool or integer relevance", got))
-    _checks.same_shape("target", relevance, _checks.shape(scores))
-    _checks.same_device("target", relevance, scores)
-
-
-def negative_labels(labels: Tensor, real: Tensor | None) -> Tensor:
-    """Mark negative relevance of real items; raise where it can be seen."""
-    negative = torch.zeros_like(labels) if labels.dtype == torch.bool else labels < 0
-    if real is not None:
-        negative = negative & real
-    if _checks.on_host(negative) and bool(negative.any()):
-        raise ValueError(_checks.fault("target", "relevance >= 0 (or ignore_index)", int(labels[negative][0])))
-    return negative
-
-
-def lowest(dtype: torch.dtype) -> float | int:
-    """Return a value that no score of ``dtype`` is below."""
-    return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
 def _named(candidates: Tensor, real: TileMask | None) -> TileMask:
@@ -211,44 +191,6 @@ def _not_ignored(labels: Tensor, ignore_index: int, real: TileMask | None) -> Ti
         return labelled if real is None else labelled & real(rows, columns)
 
     return kept
-
-
-def _best_relevant(
-    flat: Tensor, labels: Tensor, relevant_at: TileMask, keep: TileMask | None, real: TileMask | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return, per row: the best relevant score, if there is a relevant item, if one is not NaN, if a label is bad."""
-    nothing = lowest(flat.dtype)
-    best = torch.full(flat.shape[:1], nothing, dtype=flat.dtype, device=flat.device)
-    some, scored, bad = (torch.zeros(flat.shape[:1], dtype=torch.bool, device=flat.device) for _ in range(3))
-    for rows, columns in tiles(flat.shape[0], flat.shape[1], flat.device):
-        tile = flat[rows, columns]
-        bad[rows] |= _bad_rows(labels[rows, columns], None if real is None else real(rows, columns))
-        found = relevant_at(rows, columns)
-        if keep is not None:  # the second copy of a candidate can't be the best
-            found = found & keep(rows, columns)
-        candidates = torch.where(found, tile, nothing)
-        top = candidates.amax(1)
-        if tile.is_floating_point() and _checks.some(top.isnan()):  # nor can a NaN
-            top = torch.where(candidates == candidates, candidates, nothing).amax(1)
-        best[rows] = torch.maximum(best[rows], top)
-        # Above the lowest value there is an item with a score. Elsewhere that has to be looked for.
-        above, doubtful = top > nothing, top <= nothing
-        some[rows] |= above
-        scored[rows] |= above
-        if _checks.some(doubtful):
-            some[rows] |= relevant_at(rows, columns).any(1)
-            scored[rows] |= (found & (tile == tile)).any(1)
-    return best, some, scored, bad
-
-
-def _bad_rows(labels: Tensor, real: Tensor | None) -> Tensor:
-    """Mark the rows with negative relevance; raise where it can be seen."""
-    if real is not None or labels.dtype == torch.bool:
-        return negative_labels(labels, real).any(1)
-    bad = labels.amin(1) < 0
-    if _checks.some(bad):
-        negative_labels(labels, None)
-    return bad
 
 
 def _finish(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch.ranks.base import BAD_RELEVANCE, EMPTY, IGNORED, NAN, Ranks, RanksOfSeveral, mark
-from mrr_torch.ranks.dense import check_labels, lowest, negative_labels, rank_relevant
-from mrr_torch.ranks.tiles import comparable, tiles
+from mrr_torch.ranks.dense import rank_relevant
+from mrr_torch.ranks.labels import check_labels, lowest, negative_labels
+from mrr_torch.ranks.tiles import comparable, row_tiles
+
+# Items on a CPU that are ranked together, so that what is known of each stays in its caches.
+BLOCK = 2**18
 
 
 @torch.no_grad()
@@ -63,16 +68,18 @@ def rank_grouped(
     if real is not None and _checks.on_host(real):  # what is not there makes no query either, as in torchmetrics
         scores, relevance, indexes = scores[real], relevance[real], indexes[real]
         excluded, real = None if excluded is None else excluded[real], None
-    if not (_checks.on_host(indexes) and bool((indexes[1:] >= indexes[:-1]).all())):
-        indexes, order = indexes.sort()  # ids are sorted, never scores
-        scores, relevance = scores[order], relevance[order]
-        real = None if real is None else real[order]
-        excluded = None if excluded is None else excluded[order]
     if not _checks.on_host(indexes):
-        return _rank_segments(scores, relevance, indexes, scores.shape[0], excluded, real)
+        indexes, order = indexes.sort()  # ids are sorted, never scores
+        real, excluded = (None if mask is None else mask[order] for mask in (real, excluded))
+        return _rank_segments(scores[order], relevance[order], indexes, scores.shape[0], excluded, real)
     if indexes.shape[0] == 0:
         return RanksOfSeveral(*torch.zeros(4, 0, dtype=torch.int64))
-    lengths = indexes.unique_consecutive(return_counts=True)[1]  # type: ignore[no-untyped-call]
+    starts = _starts(indexes)
+    if bool((indexes[starts].diff() <= 0).any()):
+        indexes, order = indexes.sort()
+        scores, relevance, excluded = scores[order], relevance[order], None if excluded is None else excluded[order]
+        starts = _starts(indexes)
+    lengths = starts.diff(append=starts.new_tensor([indexes.shape[0]]))
     if bool((lengths == lengths[0]).all()):  # lists of one length are a matrix
 
         def matrix(items: Tensor) -> Tensor:
@@ -83,7 +90,60 @@ def rank_grouped(
             matrix(relevance),
             exclude=None if excluded is None else matrix(excluded),
         )
-    return _rank_segments(scores, relevance, indexes, lengths.shape[0], excluded, real)
+    if relevance.dtype != torch.bool:
+        negative_labels(relevance, None)
+    ends, parts, first = starts + lengths, [], 0
+    while first < starts.shape[0]:
+        # As many lists as fit into a block, at least one.
+        last = max(first + 1, int(torch.searchsorted(ends, starts[first] + BLOCK, right=True)))
+        runs, items = slice(first, last), slice(int(starts[first]), int(ends[last - 1]))
+        out = None if excluded is None else excluded[items]
+        parts.append(_rank_runs(scores[items], relevance[items], out, starts[runs] - starts[first], lengths[runs]))
+        first = last
+    return RanksOfSeveral(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
+
+
+def _starts(indexes: Tensor) -> Tensor:
+    """Return where a run of equal ids starts."""
+    ids = indexes.numpy()
+    return torch.from_numpy(np.append(0, np.flatnonzero(ids[1:] != ids[:-1]) + 1))
+
+
+def _rank_runs(
+    scores: Tensor, relevance: Tensor, excluded: Tensor | None, starts: Tensor, lengths: Tensor
+) -> RanksOfSeveral:
+    """Count per run on a CPU, with NumPy, which reduces runs several times faster than torch's scatters.
+
+    Args:
+        scores: ``(items,)``.
+        relevance: ``(items,)``.
+        excluded: ``(items,)`` bool, or None.
+        starts: ``(runs,)``; where each run starts, the first at 0.
+        lengths: ``(runs,)``; at least 1.
+    """
+    half = scores.dtype in (torch.float16, torch.bfloat16)
+    score = (scores.float() if half else scores).numpy()
+    wanted, first = (relevance > 0).numpy(), starts.numpy()
+
+    def counts(where: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.add.reduceat(where, first, dtype=np.int32)).long()
+
+    # `fmax` passes over NaN, which can't be the best.
+    nothing = score.dtype.type(lowest(scores.dtype))
+    best = np.fmax.reduceat(np.where(wanted, score, nothing), first)
+    threshold = np.repeat(best, lengths.numpy())
+    higher, equal, candidates = score > threshold, score == threshold, lengths
+    if excluded is not None:
+        competes = ~excluded.numpy() | wanted
+        higher, equal, candidates = higher & competes, equal & competes, counts(competes)
+    same = counts(equal)
+    # A score that stands alone is that of the relevant item itself.
+    relevant = counts(equal & wanted) if int(same.max()) > 1 else same
+    outcome = relevant
+    if not best.min() > nothing:  # above the lowest value there is an item with a score; elsewhere it is looked for
+        outcome = mark(outcome, counts(wanted & (score == score)) == 0, NAN)
+        outcome = mark(outcome, counts(wanted) == 0, EMPTY)
+    return RanksOfSeveral(counts(higher), same - relevant, outcome, candidates)
 
 
 def _rank_segments(
@@ -95,7 +155,7 @@ def _rank_segments(
     best = torch.full((queries,), lowest(scores.dtype), dtype=scores.dtype, device=scores.device)
     counts = torch.zeros(8, queries, dtype=torch.int32, device=scores.device)
     higher, equal, in_tie, candidates, some, scored, bad, items = counts
-    parts = [columns for _, columns in tiles(1, scores.shape[0], scores.device)]
+    parts = list(row_tiles(scores.shape[0], 1, scores.device))
 
     def add(total: Tensor, part: slice, where: Tensor) -> None:
         total.index_add_(0, segments[part], where.int())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,8 +15,10 @@ from torch import Tensor
 
 from mrr_torch import _checks
 
-# Scores per tile. On a CPU the comparison buffer (4 bytes a score for float32) has to stay in the L2 caches; on an
-# accelerator (1 byte a score) a tile has to be large enough to outweigh the launch of its kernels.
+# Scores per tile. On a CPU comparisons are written to a buffer that stays in the last level of the caches, and every
+# operator costs some 10 microseconds; where masks and ids are made as well, a tile is smaller. On an accelerator, where
+# a comparison takes 1 byte a score, a tile has to be large enough to outweigh the launch of its kernels.
+HOST_BUFFER = 2**23  # bytes
 HOST_TILE = 2**19
 DEVICE_TILE = 2**22
 
@@ -35,22 +38,39 @@ class Counts(NamedTuple):
     candidates: Tensor
 
 
-def row_tiles(rows: int, columns: int, device: torch.device) -> Iterator[slice]:
-    """Cut ``rows`` so that each part has about a tile of elements, and at least one row."""
-    size = HOST_TILE if device.type == "cpu" else DEVICE_TILE
+def row_tiles(rows: int, columns: int, device: torch.device, host: int = HOST_TILE) -> Iterator[slice]:
+    """Cut ``rows`` so that each part has about a tile of elements (on a CPU ``host``), and at least one row."""
+    size = host if device.type == "cpu" else DEVICE_TILE
     # Under `torch.compile` the passes are fused, and a loop would only be unrolled.
-    height = rows if torch.compiler.is_compiling() else max(1, size // max(columns, 1))
-    for top in range(0, rows, max(height, 1)):
+    height = max(1, rows if torch.compiler.is_compiling() else size // max(columns, 1))
+    for top in range(0, rows, height):
         yield slice(top, min(top + height, rows))
 
 
-def tiles(rows: int, columns: int, device: torch.device) -> Iterator[Tile]:
-    """Cut ``rows`` x ``columns`` into tiles of whole rows, or of a part of one row where rows are wider than a tile."""
-    size = HOST_TILE if device.type == "cpu" else DEVICE_TILE
-    width = columns if torch.compiler.is_compiling() else min(columns, size)
-    for row in row_tiles(rows, columns, device):
-        for left in range(0, columns, width):
-            yield row, slice(left, min(left + width, columns))
+def by_tile(
+    scores: Tensor,
+    part: Callable[[slice, slice], list[Tensor]],
+    join: Callable[[Tensor], Tensor],
+    host: int = HOST_TILE,
+) -> list[Tensor]:
+    """Return what ``part`` gives for each row of the scores: from tiles of whole rows, or of a part of a wider row.
+
+    Args:
+        scores: ``(rows, columns)``.
+        part: gives tensors ``(rows of the tile,)`` for a tile, which is told by its slices of rows and columns.
+        join: joins what the parts of one row gave, ``(parts, 1)``, along the first dimension.
+        host: scores in a tile on a CPU.
+    """
+    rows, columns = scores.shape
+    width = columns
+    if not torch.compiler.is_compiling():
+        width = min(columns, host if scores.device.type == "cpu" else DEVICE_TILE)
+    lefts = [slice(left, min(left + width, columns)) for left in range(0, columns, width)]
+    found = []
+    for row in [*row_tiles(rows, columns, scores.device, host)] or [slice(0, 0)]:
+        parts = [part(row, column) for column in lefts]
+        found.append(parts[0] if len(parts) == 1 else [join(torch.stack(each)) for each in zip(*parts, strict=True)])
+    return found[0] if len(found) == 1 else [torch.cat(each) for each in zip(*found, strict=True)]
 
 
 def count(scores: Tensor, best: Tensor, competes: TileMask | None = None, relevant: TileMask | None = None) -> Counts:
@@ -60,38 +80,45 @@ def count(scores: Tensor, best: Tensor, competes: TileMask | None = None, releva
 
     Args:
         scores: ``(rows, columns)``; not bool (see `comparable`).
-        best: ``(rows,)``; of the dtype of the scores.
+        best: ``(rows, 1)``; of the dtype of the scores.
         competes: the mask of the scores that take part; all if None.
         relevant: the mask of the relevant ones; if None each row has one, and it is among the equal ones.
     """
-    rows, columns = scores.shape
-    # On a CPU tiles of scores are summed in their own type, and float32 sums are exact for rows below 2**24 columns.
-    kind = torch.int64
-    if scores.device.type == "cpu" and scores.is_floating_point():
-        kind = torch.float32 if columns < 2**24 else torch.float64
-    both = torch.zeros(2, rows, dtype=kind, device=scores.device)  # above, and equal
+    host = HOST_TILE if competes is not None else buffer_size(scores)
+
+    def counted(rows: slice, columns: slice) -> list[Tensor]:
+        kept = None if competes is None else competes(rows, columns)
+        return _count_tile(scores[rows, columns], best[rows], kept, relevant and partial(relevant, rows, columns))
+
+    higher, equal, *rest = by_tile(scores, counted, lambda counts: counts.sum(0), host)
     # One number for all rows is kept as one number, which readers can tell from the stride.
-    in_tie = torch.ones(1, dtype=torch.int64, device=scores.device).expand(rows)
-    if relevant is not None:
-        in_tie = torch.zeros(rows, dtype=torch.int64, device=scores.device)
-    candidates = torch.full((1,), columns, device=scores.device).expand(rows)
-    if competes is not None:
-        candidates = torch.zeros(rows, dtype=torch.int64, device=scores.device)
-    for row, column in tiles(rows, columns, scores.device):
-        tile, threshold = scores[row, column], best[row, None]
-        kept = None if competes is None else competes(row, column)
-        both[0, row].add_(_sum(_compare(torch.gt, tile, threshold, kept)))
-        hits = _compare(torch.eq, tile, threshold, kept)
-        same = _sum(hits)
-        both[1, row].add_(same)
-        if relevant is not None:
-            # A score that stands alone is that of the relevant item itself.
-            alone = not _checks.some(same > 1)
-            in_tie[row].add_((same if alone else _sum(hits.mul_(relevant(row, column)))).long())
-        if kept is not None:
-            candidates[row].add_(_sum(kept))
-    higher, equal = both.long()
+    in_tie = rest.pop(0) if relevant is not None else _one_number(1, higher)
+    candidates = rest.pop(0) if competes is not None else _one_number(scores.shape[1], higher)
     return Counts(higher, equal, in_tie, candidates)
+
+
+def _count_tile(
+    tile: Tensor, threshold: Tensor, kept: Tensor | None, relevant: Callable[[], Tensor] | None
+) -> list[Tensor]:
+    """Return the scores above, those equal, the relevant ones among these if asked for, and those kept if not all."""
+    # A comparison that writes the type of the scores, and a sum of that, are both vectorised on a CPU. Into bool
+    # neither is fast, and `bool.sum(1)` makes an int64 copy, 8 bytes a score.
+    room = buffer(tile)
+    hits = torch.gt(tile, threshold, out=room)
+    counts = [_sum(hits if kept is None else hits.mul_(kept))]
+    hits = torch.eq(tile, threshold, out=room)
+    counts.append(_sum(hits if kept is None else hits.mul_(kept)))
+    if relevant is not None:
+        # A score that stands alone is that of the relevant item itself.
+        alone = _checks.on_host(hits) and (not hits.numel() or int(counts[1].max()) <= 1)
+        counts.append(counts[1].clone() if alone else _sum(hits.mul_(relevant())))
+    if kept is not None:
+        counts.append(_sum(kept))
+    return counts
+
+
+def _one_number(number: int, like: Tensor) -> Tensor:
+    return like.new_full((1,), number).expand(like.shape[0])
 
 
 def comparable(scores: Tensor) -> Tensor:
@@ -99,29 +126,32 @@ def comparable(scores: Tensor) -> Tensor:
     return scores.view(torch.uint8) if scores.dtype == torch.bool else scores
 
 
-def _compare(compare: Callable[..., Tensor], tile: Tensor, threshold: Tensor, kept: Tensor | None) -> Tensor:
-    """Return where the comparison holds, and the score is kept, as zeros and ones; overwritten by the next call."""
-    if tile.device.type == "cpu" and not torch.compiler.is_compiling():
-        # A comparison that writes the type of the scores, and a sum of that, are both vectorised. Into bool neither is
-        # fast, and `bool.sum(1)` makes an int64 copy, 8 bytes a score.
-        hits = compare(tile, threshold, out=_workspace(tile.dtype)[: tile.numel()].view(tile.shape))
-    else:
-        hits = compare(tile, threshold)
-    return hits if kept is None else hits.mul_(kept)
+def buffer_size(scores: Tensor) -> int:
+    """Return how many scores a tile on a CPU may have for which only `buffer` is needed."""
+    return HOST_BUFFER // max(4, scores.element_size())
 
 
-def _workspace(dtype: torch.dtype) -> Tensor:
-    """Return this thread's buffer of a tile. New memory would cost as much as counting: the system clears its pages."""
+def buffer(like: Tensor) -> Tensor | None:
+    """Return room for a tile on a CPU, of type and shape of ``like``; whoever asks next in this thread gets it too.
+
+    New memory would cost as much as counting: the system clears its pages. Elsewhere None: torch keeps memory there.
+    """
+    if like.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
     buffers = _held.__dict__.setdefault("buffers", {})
-    if dtype not in buffers:
+    if like.dtype not in buffers:
         with torch.inference_mode(False):  # whoever comes first, all may write to it
-            buffers[dtype] = torch.empty(HOST_TILE, dtype=dtype, device="cpu")
-    buffer: Tensor = buffers[dtype]
-    return buffer
+            memory = _held.__dict__.setdefault("memory", torch.empty(HOST_BUFFER, dtype=torch.uint8, device="cpu"))
+            buffers[like.dtype] = memory.view(like.dtype)
+    room: Tensor = buffers[like.dtype]
+    return room[: like.numel()].view(like.shape)
 
 
 def _sum(hits: Tensor) -> Tensor:
-    # float32 holds every count up to the size of a tile exactly; half precision would not.
-    if hits.dtype in (torch.float16, torch.bfloat16):
-        return hits.sum(-1, dtype=torch.float32)
-    return hits.sum(-1, dtype=torch.int32 if hits.dtype == torch.bool else None)
+    kind = None
+    if hits.device.type == "cpu":
+        if hits.dtype in (torch.float16, torch.bfloat16):
+            kind = torch.float32  # it holds every count up to the size of a tile exactly; half precision would not
+        elif not hits.is_floating_point() and hits.element_size() < 8:
+            kind = torch.int32  # less to copy
+    return hits.sum(-1, dtype=kind).long()
