@@ -155,15 +155,17 @@ def _expected_reciprocal(ranked: Ranked, top_k: int | None, protocol: Protocol) 
     ties, found = protocol.ties, relevant > 0
     dtype, steps = state_dtype(higher.device), steps_per_rank(ties)
     start = first_step(higher, tied, ties)
-    length = torch.where(relevant == 1, tied + 1, 1) if ties == "expected" else torch.ones_like(higher)
-    first, stop = start, start + length
-    if top_k is not None:  # ranks up to the cut-off; a realistic rank half a step above it is beyond
-        limit = (top_k - 1) * steps + 1
-        first, stop = first.clamp(max=limit), stop.clamp(max=limit)
-    # The plain division where there is one rank: to the last bit what anyone would compute by hand.
-    value = torch.where(
-        length == 1, (stop - first) / (1 + start.to(dtype) / steps), reciprocals_between(first, stop) / length
-    )
+    # The plain division where there is one rank: to the last bit what anyone would compute by hand. A realistic rank
+    # half a step above the cut-off is beyond it.
+    limit = None if top_k is None else (top_k - 1) * steps + 1
+    value = 1 / (1 + start.to(dtype) / steps)
+    if limit is not None:
+        value = torch.where(start < limit, value, 0.0)
+    spread = tied > 0  # of one relevant item; several are seen to below
+    if ties == "expected" and _checks.some(spread):
+        stop = start + tied + 1
+        first, stop = (start, stop) if limit is None else (start.clamp(max=limit), stop.clamp(max=limit))
+        value = torch.where(spread, reciprocals_between(first, stop) / (tied + 1), value)
     blocks: list[tuple[Tensor, Iterable[tuple[Tensor, Tensor, Tensor]]]] = []
     if ties == "expected" and not ranked.single:
         several = (relevant > 1) & (tied > 0)
