@@ -74,34 +74,34 @@ def competing(options: Options, relevant: TileMask) -> TileMask | None:
     if excluded is None and real is None and candidates is None:
         return None
 
-    def present(rows: slice, columns: slice) -> Tensor:
-        own = relevant(rows, columns)
-        return torch.ones_like(own) if real is None else real(rows, columns) | own
-
-    def wanted(rows: slice, columns: slice) -> Tensor:
-        own = relevant(rows, columns)
-        out = torch.zeros_like(own) if excluded is None else excluded[rows, columns]
+    def free(rows: slice, columns: slice, names: Tensor | None) -> Tensor | None:
+        out = None if excluded is None else excluded[rows, columns]
         if ids is not None:
             listed = _rows(ids, rows)
-            names = None if candidates is None else candidates[rows, columns]
-            out = out | (_scattered(listed, columns, own) if names is None else occurs(names, listed))
-        return own | ~out
-
-    one_each = present if candidates is None else _one_of_each_item(candidates, present, relevant)
-    return lambda rows, columns: one_each(rows, columns) & wanted(rows, columns)
-
-
-def _one_of_each_item(candidates: Tensor, present: TileMask, relevant: TileMask) -> TileMask:
-    """Return the mask of one column for each item: columns that share an id hold the same item."""
+            more = _scattered(listed, columns) if names is None else occurs(names, listed)
+            out = more if out is None else out | more
+        return None if out is None else ~out
 
     def kept(rows: slice, columns: slice) -> Tensor:
-        everything = slice(0, candidates.shape[1])
-        # A column of padding holds no item: it has no id, and is no copy of any.
-        names = torch.where(present(rows, everything), candidates[rows], -1)
-        own = relevant(rows, everything)
-        return (first_of_each_id(names, own) & (own | (names >= 0)))[:, columns]
+        own, there = relevant(rows, columns), free(rows, columns, None)
+        if real is not None:
+            there = real(rows, columns) if there is None else real(rows, columns) & there
+        return own if there is None else own | there
 
-    return kept
+    def kept_once(rows: slice, columns: slice) -> Tensor:
+        """Keep one column for each item: columns that share an id hold the same item."""
+        everything = slice(0, names.shape[1])
+        own, named = relevant(rows, everything), names[rows]
+        if real is not None:  # a column of padding holds no item: it has no id, and is no copy of any
+            named = torch.where(real(rows, everything) | own, named, -1)
+        first = first_of_each_id(named, own) & (own | (named >= 0))
+        there = free(rows, columns, names[rows, columns])
+        return first[:, columns] if there is None else first[:, columns] & (own[:, columns] | there)
+
+    if candidates is None:
+        return kept
+    names = candidates
+    return kept_once
 
 
 def subtract_excluded(
@@ -163,8 +163,9 @@ def _rows(ids: Tensor, rows: slice) -> Tensor:
     return ids.expand(rows.stop - rows.start, -1) if ids.shape[0] == 1 else ids[rows]
 
 
-def _scattered(ids: Tensor, columns: slice, like: Tensor) -> Tensor:
+def _scattered(ids: Tensor, columns: slice) -> Tensor:
     """Mark the listed columns of a tile; whatever lies outside it lands in one more column, which is dropped."""
-    marks = torch.zeros(like.shape[0], like.shape[1] + 1, dtype=torch.bool, device=like.device)
+    width = columns.stop - columns.start
+    marks = torch.zeros(ids.shape[0], width + 1, dtype=torch.bool, device=ids.device)
     inside = (ids >= columns.start) & (ids < columns.stop)
-    return marks.scatter_(1, torch.where(inside, ids - columns.start, like.shape[1]), True)[:, :-1]
+    return marks.scatter_(1, torch.where(inside, ids - columns.start, width), True)[:, :-1]

@@ -18,7 +18,7 @@ from mrr_torch import _checks
 # Scores per tile. On a CPU comparisons are written to a buffer that stays in the last level of the caches, and every
 # operator costs some 10 microseconds; where masks and ids are made as well, a tile is smaller. On an accelerator, where
 # a comparison takes 1 byte a score, a tile has to be large enough to outweigh the launch of its kernels.
-HOST_BUFFER = 2**23  # bytes
+HOST_BUFFER = 2**22  # bytes
 HOST_TILE = 2**19
 DEVICE_TILE = 2**22
 
@@ -84,13 +84,13 @@ def count(scores: Tensor, best: Tensor, competes: TileMask | None = None, releva
         competes: the mask of the scores that take part; all if None.
         relevant: the mask of the relevant ones; if None each row has one, and it is among the equal ones.
     """
-    host = HOST_TILE if competes is not None else buffer_size(scores)
+    host = buffer_size(scores) // (1 if competes is None else 2)
 
     def counted(rows: slice, columns: slice) -> list[Tensor]:
         kept = None if competes is None else competes(rows, columns)
         return _count_tile(scores[rows, columns], best[rows], kept, relevant and partial(relevant, rows, columns))
 
-    higher, equal, *rest = by_tile(scores, counted, lambda counts: counts.sum(0), host)
+    higher, equal, *rest = (each.long() for each in by_tile(scores, counted, lambda counts: counts.long().sum(0), host))
     # One number for all rows is kept as one number, which readers can tell from the stride.
     in_tie = rest.pop(0) if relevant is not None else _one_number(1, higher)
     candidates = rest.pop(0) if competes is not None else _one_number(scores.shape[1], higher)
@@ -104,14 +104,23 @@ def _count_tile(
     # A comparison that writes the type of the scores, and a sum of that, are both vectorised on a CPU. Into bool
     # neither is fast, and `bool.sum(1)` makes an int64 copy, 8 bytes a score.
     room = buffer(tile)
+    if kept is not None:
+        spare = buffer(tile, second=True)
+        # Bytes become the type of the scores several times faster than bools do.
+        kept = kept if spare is None else spare.copy_(kept.view(torch.uint8))
     hits = torch.gt(tile, threshold, out=room)
     counts = [_sum(hits if kept is None else hits.mul_(kept))]
     hits = torch.eq(tile, threshold, out=room)
     counts.append(_sum(hits if kept is None else hits.mul_(kept)))
     if relevant is not None:
-        # A score that stands alone is that of the relevant item itself.
-        alone = _checks.on_host(hits) and (not hits.numel() or int(counts[1].max()) <= 1)
-        counts.append(counts[1].clone() if alone else _sum(hits.mul_(relevant())))
+        if _checks.on_host(hits):
+            in_tie = counts[1].clone()
+            rows = (in_tie > 1).nonzero()[:, 0]  # a score that stands alone is that of the relevant item itself
+            if rows.numel():
+                in_tie[rows] = _sum(hits[rows].mul_(relevant()[rows]))
+        else:
+            in_tie = _sum(hits.mul_(relevant()))
+        counts.append(in_tie)
     if kept is not None:
         counts.append(_sum(kept))
     return counts
@@ -127,24 +136,26 @@ def comparable(scores: Tensor) -> Tensor:
 
 
 def buffer_size(scores: Tensor) -> int:
-    """Return how many scores a tile on a CPU may have for which only `buffer` is needed."""
+    """Return how many scores a tile on a CPU may have for which only one `buffer` is needed."""
     return HOST_BUFFER // max(4, scores.element_size())
 
 
-def buffer(like: Tensor) -> Tensor | None:
+def buffer(like: Tensor, second: bool = False) -> Tensor | None:
     """Return room for a tile on a CPU, of type and shape of ``like``; whoever asks next in this thread gets it too.
 
     New memory would cost as much as counting: the system clears its pages. Elsewhere None: torch keeps memory there.
+    ``second`` asks for the second half, which the first call leaves alone where the tile is no more than a half.
     """
     if like.device.type != "cpu" or torch.compiler.is_compiling():
         return None
-    buffers = _held.__dict__.setdefault("buffers", {})
-    if like.dtype not in buffers:
+    rooms = _held.__dict__.setdefault("rooms", {})
+    if like.dtype not in rooms:
         with torch.inference_mode(False):  # whoever comes first, all may write to it
             memory = _held.__dict__.setdefault("memory", torch.empty(HOST_BUFFER, dtype=torch.uint8, device="cpu"))
-            buffers[like.dtype] = memory.view(like.dtype)
-    room: Tensor = buffers[like.dtype]
-    return room[: like.numel()].view(like.shape)
+            rooms[like.dtype] = memory.view(like.dtype)
+    room: Tensor = rooms[like.dtype]
+    start = room.shape[0] // 2 if second else 0
+    return room[start : start + like.numel()].view(like.shape)
 
 
 def _sum(hits: Tensor) -> Tensor:
@@ -154,4 +165,4 @@ def _sum(hits: Tensor) -> Tensor:
             kind = torch.float32  # it holds every count up to the size of a tile exactly; half precision would not
         elif not hits.is_floating_point() and hits.element_size() < 8:
             kind = torch.int32  # less to copy
-    return hits.sum(-1, dtype=kind).long()
+    return hits.sum(-1, dtype=kind)
