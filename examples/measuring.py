@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
+import random
 import statistics
 import sys
 import time
@@ -134,7 +135,7 @@ def measure(title: str, rows: list[Row], repeats: int, device: torch.device) -> 
     for i in range(1 + 10 * repeats):  # the first is warm-up
         if i > repeats and max((times[0] for times in samples.values()), default=SLOW) > QUICK:
             break
-        for row in rows:
+        for row in random.Random(i).sample(rows, len(rows)):  # what runs before a row leaves its traces in the caches
             if row.name in samples and (i <= 3 or samples[row.name][0] < SLOW):
                 row.before()
                 wait()

@@ -59,9 +59,10 @@ def add_chance(state: Tensor, ranked: Ranked, *, negatives: int | None, bins: in
     relevant, candidates = _checks.flat(ranked.ranks.relevant), _checks.flat(ranked.ranks.candidates)
     most = min((x for x in (ranked.last, None if negatives is None else negatives + 1) if x is not None), default=None)
     if ranked.found and ranked.width is not None and most is not None:  # the same for all of them
-        state[min(most, bins + 1)].add_(relevant.shape[0])
-        if most > bins:
-            state[bins + 2 :].add_(state.new_tensor(_of_one(most, bins)), alpha=relevant.shape[0])
+        if most <= bins:
+            state[most].add_(relevant.shape[0])
+        else:
+            state[bins + 1 :].add_(state.new_tensor(_of_one(most, bins)), alpha=relevant.shape[0])
         return
     known = ((relevant == 1) | (relevant == NAN)).to(state.dtype)
     if ranked.width is not None:  # one entry for all queries
@@ -82,9 +83,9 @@ def _beyond(size: Tensor, bins: int, dtype: torch.dtype) -> Tensor:
 
 @lru_cache
 def _of_one(size: int, bins: int) -> list[float]:
-    """Return what one query of ``size`` candidates adds."""
+    """Return what one query of ``size`` candidates, more than ``bins``, adds: itself first."""
     added: list[float] = _beyond(torch.tensor([size], device="cpu"), bins, torch.float64)[:, 0].tolist()
-    return added
+    return [1.0, *added]
 
 
 def read_chance(state: Tensor, bins: int) -> Chance:

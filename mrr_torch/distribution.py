@@ -21,7 +21,7 @@ TIES: tuple[Ties, ...] = ("expected", "optimistic", "pessimistic", "realistic")
 
 # Ranks that the state tells apart; of those beyond it keeps the number, and the sums that an MRR without cut-off needs.
 BINS = 1024
-# Beyond: mass; sum of 1 / rank as two whole numbers, in units of 2**-36 and 2**-62; sum of 1 / rank**2.
+# Beyond: mass; sum of 1 / rank**2; sum of 1 / rank as two numbers, in units of 2**-36 and 2**-62.
 BEYOND = 4
 COARSE, FINE = 2.0**36, 2.0**26
 
@@ -66,7 +66,7 @@ def read(state: Tensor, bins: int, ties: Ties) -> Distribution:
     state = state.detach().to("cpu", torch.float64)
     steps = bins * steps_per_rank(ties)
     mass, outcomes = state[:steps], state[steps + BEYOND : steps + BEYOND + OUTCOMES]
-    beyond, coarse, fine, squares = state[steps : steps + BEYOND].tolist()
+    beyond, squares, coarse, fine = state[steps : steps + BEYOND].tolist()
     return Distribution(
         ranks=1 + torch.arange(steps, dtype=torch.float64, device="cpu") / steps_per_rank(ties),
         mass=mass,
@@ -121,7 +121,8 @@ def add_ranks(
         if _checks.some(beyond):
             rank = start.to(state.dtype) + 1 if steps == bins else start.to(state.dtype) / 2 + 1
             reciprocal = beyond / rank
-            _add_beyond(state, steps, reciprocal, reciprocal * reciprocal)
+            sums = torch.stack([reciprocal * reciprocal, *whole_parts(reciprocal)]).sum(1)
+            state[steps + 1 : steps + BEYOND].add_(sums)
     if spread is not None:
         _add_spread(state, higher, tied, relevant, spread, bins, last, single)
     if sampled is not None:
@@ -205,10 +206,15 @@ def reciprocals_between(low: Tensor, high: Tensor) -> Tensor:
     """Return 1 / (low + 1) + ... + 1 / high in float64, to full precision for any size."""
     dtype = state_dtype(low.device)
     low, high = low.to(dtype), high.to(dtype)
+    return torch.where(low < BINS, torch.digamma(high + 1) - torch.digamma(low + 1), _far_reciprocals(low, high))
+
+
+def _far_reciprocals(low: Tensor, high: Tensor) -> Tensor:
+    """Return the same for floats from `BINS` on."""
     a, b = low + 0.5, high + 0.5
-    # Euler-Maclaurin at the half-way points; the next term is below 1e-20 from 1024 on.
-    smooth = ((b - a) / a).log1p() + (b**-2 - a**-2) / 24 - 7 * (b**-4 - a**-4) / 960
-    return torch.where(low < BINS, torch.digamma(high + 1) - torch.digamma(low + 1), smooth)
+    # Euler-Maclaurin at the half-way points; the next term is below 1e-20 there.
+    u, v = (a * a).reciprocal(), (b * b).reciprocal()
+    return ((b - a) / a).log1p() + (v - u) * (1 / 24 - 7 / 960 * (u + v))
 
 
 def _add_mass(state: Tensor, first: int, mass: Tensor) -> None:
@@ -216,12 +222,9 @@ def _add_mass(state: Tensor, first: int, mass: Tensor) -> None:
     state[first - 1 : first - 1 + mass.shape[0]].add_(mass)
 
 
-def _add_beyond(state: Tensor, steps: int, reciprocal: Tensor, square: Tensor, mass: Tensor | None = None) -> None:
-    """Add per-query sums of 1 / rank and 1 / rank**2 beyond the ranks told apart, and the mass if not yet there."""
-    sums = torch.stack([*whole_parts(reciprocal), square]).sum(1)
-    state[steps + 1 : steps + BEYOND].add_(sums)
-    if mass is not None:
-        state[steps].add_(mass.sum())
+def _add_beyond(state: Tensor, steps: int, mass: Tensor, square: Tensor, reciprocal: Tensor) -> None:
+    """Add, per query, what is spread beyond the ranks told apart: fractions, so nothing is gained by whole parts."""
+    state[steps : steps + BEYOND - 1].add_(torch.stack([mass, square, reciprocal * COARSE]).sum(1))
 
 
 def _add_spread(
@@ -236,21 +239,26 @@ def _add_spread(
 ) -> None:
     """Add the queries at ``spread``, whose relevant item is tied: evenly over its tie, unless it is one of several."""
     rows = _checks.rows_at(spread)
-    several = None if single else spread & (relevant > 1)
+    several = None
+    if not single and _checks.some(relevant[rows] > 1):
+        several = spread & (relevant > 1)
     start, length = higher[rows], tied[rows] + 1
-    even = spread if several is None else spread & ~several
-    share = even[rows].to(state.dtype) / length
-    stop = start + length
+    stop, share = start + length, length.to(state.dtype).reciprocal()
+    if several is not None:
+        share = share * (spread & ~several)[rows]
+    elif not _checks.on_host(spread):
+        share = share * spread
     # Two entries for a query: differences of the mass from rank to rank.
-    change = state.new_zeros(bins + 1)
-    change.index_add_(0, torch.cat([start, stop]).clamp_(max=bins), torch.cat([share, -share]))
+    change, within = state.new_zeros(bins + 1), last is not None and last <= bins
+    for place, alpha in ((start, 1), (stop, -1)):
+        change.index_add_(0, place if within else place.clamp(max=bins), share, alpha=alpha)
     _add_mass(state, 1, change.cumsum(0)[:bins])
-    if (last is None or last > bins) and _checks.some(stop > bins):
-        low, high = start.clamp(min=bins), stop.clamp(min=bins)
+    if not within and _checks.some(stop > bins):
+        low, high = (place.clamp(min=bins).to(state.dtype) for place in (start, stop))
         mass = (high - low) * share
         squares = mass / ((low + 0.5) * (high + 0.5))
-        _add_beyond(state, bins, reciprocals_between(low, high).to(state.dtype) * share, squares, mass)
-    if several is not None and _checks.some(several):
+        _add_beyond(state, bins, mass, squares, _far_reciprocals(low, high) * share)
+    if several is not None:
         _add_several(state, higher, tied, relevant, several, bins, last)
 
 
@@ -268,4 +276,4 @@ def _add_several(
         if start <= bins:
             _add_mass(state, start, chance.sum(0))
         else:
-            _add_beyond(state, bins, (chance / rank).sum(1), (chance / rank**2).sum(1), chance.sum(1))
+            _add_beyond(state, bins, *((chance / rank**power).sum(1) for power in (0, 2, 1)))

@@ -161,11 +161,13 @@ def _expected_reciprocal(ranked: Ranked, top_k: int | None, protocol: Protocol) 
     value = 1 / (1 + start.to(dtype) / steps)
     if limit is not None:
         value = torch.where(start < limit, value, 0.0)
-    spread = tied > 0  # of one relevant item; several are seen to below
-    if ties == "expected" and _checks.some(spread):
-        stop = start + tied + 1
-        first, stop = (start, stop) if limit is None else (start.clamp(max=limit), stop.clamp(max=limit))
-        value = torch.where(spread, reciprocals_between(first, stop) / (tied + 1), value)
+    rows = _checks.rows_at(tied > 0) if ties == "expected" else None
+    if rows is not None and rows.numel():  # of one relevant item; several are seen to below
+        first, length = start[rows], tied[rows] + 1
+        stop = first + length
+        if limit is not None:
+            first, stop = first.clamp(max=limit), stop.clamp(max=limit)
+        value[rows] = torch.where(length > 1, reciprocals_between(first, stop) / length, value[rows])
     blocks: list[tuple[Tensor, Iterable[tuple[Tensor, Tensor, Tensor]]]] = []
     if ties == "expected" and not ranked.single:
         several = (relevant > 1) & (tied > 0)

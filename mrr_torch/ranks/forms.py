@@ -20,7 +20,7 @@ class Ranked(NamedTuple):
         ranks: the ranks.
         last: no rank is beyond it; None if unknown.
         single: no query has several relevant items.
-        found: each query has one relevant item, and it was found; False where that can't be seen.
+        found: each query has a relevant item that was found; False where that can't be seen.
         width: each query has so many candidates; None if they differ, or may.
     """
 
@@ -59,14 +59,21 @@ def rank(
         if num_negatives is not None and shape[-1] != 1 + num_negatives:
             wanted = f"{1 + num_negatives} columns with relevance and num_negatives={num_negatives}"
             raise ValueError(_checks.fault("preds", wanted, f"shape {shape}"))
-        return Ranked(rank_relevant(preds, target, **options), shape[-1])
+        return _with_facts(rank_relevant(preds, target, **options), shape[-1], single=False)
     if _checks.shape(target) != shape[:-1]:
         wanted = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
         raise ValueError(_checks.fault("target", wanted, f"shape {_checks.shape(target)}"))
-    ranks = rank_target(preds, target, **options)
-    # Counts that are one number for all queries are those that no look at the values was needed for.
-    width = shape[-1] if _checks.is_one_number(ranks.candidates) else None
-    return Ranked(ranks, shape[-1], True, _checks.all_are(ranks.relevant, 1), width)
+    return _with_facts(rank_target(preds, target, **options), shape[-1], single=True)
+
+
+def _with_facts(ranks: Ranks, columns: int, single: bool) -> Ranked:
+    """Say what is known of ranks that come from rows of scores."""
+    # A count that is one number for all queries is so by its form: no look at values was needed for it.
+    width = columns if _checks.is_one_number(ranks.candidates) else None
+    found = _checks.all_are(ranks.relevant, 1)
+    if not found and _checks.on_host(ranks.relevant):
+        found = ranks.relevant.numel() > 0 and int(ranks.relevant.min()) > 0
+    return Ranked(ranks, columns, single, found, width)
 
 
 def _refuse(given: dict[str, Any], expected: str) -> None:

@@ -72,7 +72,7 @@ def best_relevant(
 
     if _checks.on_host(flat) and flat.numel():
         (best,) = by_tile(flat, tops, lambda parts: parts.amax(0), HOST_TILE if keep else buffer_size(flat))
-        if bool(best.min() > nothing):  # neither without a score, nor NaN
+        if best.min().item() > lowest(flat.dtype):  # neither without a score, nor NaN
             return best[:, None], None, None
     best, some, scored = by_tile(flat, all_about, lambda parts: parts.amax(0))
     return best[:, None], some, scored
