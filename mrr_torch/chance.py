@@ -58,15 +58,13 @@ def add_chance(state: Tensor, ranked: Ranked, *, negatives: int | None, bins: in
         return
     relevant, candidates = _checks.flat(ranked.ranks.relevant), _checks.flat(ranked.ranks.candidates)
     most = min((x for x in (ranked.last, None if negatives is None else negatives + 1) if x is not None), default=None)
-    if ranked.found and ranked.width is not None and most is not None:  # the same for all of them
-        if most <= bins:
-            state[most].add_(relevant.shape[0])
-        else:
-            state[bins + 1 :].add_(state.new_tensor(_of_one(most, bins)), alpha=relevant.shape[0])
+    known = None if ranked.found else ((relevant == 1) | (relevant == NAN)).to(state.dtype)
+    if ranked.width is not None and most is not None:  # the same for all of them
+        number = relevant.shape[0] if known is None else known.sum()
+        for place, each in [(most, 1.0)] if most <= bins else enumerate(_of_one(most, bins), bins + 1):
+            state[place].add_(number, alpha=each)
         return
-    known = ((relevant == 1) | (relevant == NAN)).to(state.dtype)
-    if ranked.width is not None:  # one entry for all queries
-        candidates, known = candidates[:1], known.sum(0, keepdim=True)
+    known = torch.ones_like(relevant, dtype=state.dtype) if known is None else known
     size = candidates if negatives is None else candidates.clamp(max=negatives + 1)
     # Retrieved lists have 0 candidates, which stands for "unknown" and is not read.
     state.index_add_(0, size.clamp(max=bins + 1), known)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.ranks.tiles import HOST_TILE, TileMask, buffer, buffer_size, by_tile
+from mrr_torch.ranks.tiles import TileMask, buffer, buffer_size, by_tile
 
 
 def check_labels(relevance: Any, scores: Tensor) -> None:
@@ -71,7 +71,7 @@ def best_relevant(
         return [torch.where(found, tile, nothing).amax(1), relevant.any(1), found.any(1)]
 
     if _checks.on_host(flat) and flat.numel():
-        (best,) = by_tile(flat, tops, lambda parts: parts.amax(0), HOST_TILE if keep else buffer_size(flat))
+        (best,) = by_tile(flat, tops, lambda parts: parts.amax(0), buffer_size(flat))
         if best.min().item() > lowest(flat.dtype):  # neither without a score, nor NaN
             return best[:, None], None, None
     best, some, scored = by_tile(flat, all_about, lambda parts: parts.amax(0))
