@@ -1,7 +1,8 @@
 """From `Ranks` to the distribution of ranks: where the tie rules live, and the layout of the state of every metric.
 
 A query adds a mass of 1, to one rank or, among ties, spread over several. The state is one float64 vector, and states
-add up. Without ties it holds whole numbers only, so sums are exact and do not depend on order, batches or processes.
+add up. Without ties a value is read from whole numbers only, so it is exact and does not depend on order, batches or
+processes. (Intervals also use squares of ranks beyond those told apart, which do in their last bit.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch.expectation import more_than_sampled, sampled_ranks
-from mrr_torch.ranks.base import OUTCOMES, UNRESOLVED, Ranks
+from mrr_torch.ranks.base import ABSENT, OUTCOMES, UNRESOLVED, Ranks
 
 Ties = Literal["expected", "optimistic", "pessimistic", "realistic"]
 TIES: tuple[Ties, ...] = ("expected", "optimistic", "pessimistic", "realistic")
@@ -65,7 +66,8 @@ def read(state: Tensor, bins: int, ties: Ties) -> Distribution:
     """Read a state vector; waits for its device."""
     state = state.detach().to("cpu", torch.float64)
     steps = bins * steps_per_rank(ties)
-    mass, outcomes = state[:steps], state[steps + BEYOND : steps + BEYOND + OUTCOMES]
+    # Differences of fractions leave residues of either sign where nothing is.
+    mass, outcomes = state[:steps].clamp(min=0), state[steps + BEYOND : steps + BEYOND + OUTCOMES]
     beyond, squares, coarse, fine = state[steps : steps + BEYOND].tolist()
     return Distribution(
         ranks=1 + torch.arange(steps, dtype=torch.float64, device="cpu") / steps_per_rank(ties),
@@ -103,7 +105,7 @@ def add_ranks(
     """
     higher, tied, relevant, candidates = map(_checks.flat, ranks)
     steps = bins * steps_per_rank(ties)
-    outcomes, nowhere = steps + BEYOND, steps + BEYOND + OUTCOMES
+    outcomes, nowhere = steps + BEYOND, steps + BEYOND + OUTCOMES  # where rows to spare are put, too
     start = first_step(higher, tied, ties)
     ranked = None if found else relevant > 0
     sampled = more_than_sampled(ranked, candidates, negatives, last)
@@ -112,7 +114,7 @@ def add_ranks(
     # put where nothing is read, and added below.
     place = start if last is not None and last <= bins else start.clamp(max=steps)
     if ranked is not None:
-        place = torch.where(ranked, place, outcomes - relevant.clamp(1 - OUTCOMES, 0))
+        place = torch.where(ranked, place, outcomes - relevant.clamp(ABSENT, 0))
     for elsewhere in (sampled, spread):
         place = place if elsewhere is None else torch.where(elsewhere, nowhere, place)
     state.index_add_(0, place, state.new_ones(1).expand(place.shape))

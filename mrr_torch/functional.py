@@ -18,7 +18,7 @@ from mrr_torch.distribution import (
 )
 from mrr_torch.expectation import more_than_sampled, sampled_ranks
 from mrr_torch.protocol import EmptyTargetAction, Protocol, check_top_k, refuse_faults
-from mrr_torch.ranks.base import EMPTY, IGNORED, OUTCOMES, Ranks
+from mrr_torch.ranks.base import ABSENT, EMPTY, IGNORED, OUTCOMES, Ranks
 from mrr_torch.ranks.forms import Ranked, rank
 
 
@@ -80,14 +80,13 @@ def reciprocal_rank(
     shape, outcome = ranked.ranks.relevant.shape, ranked.ranks.relevant.reshape(-1)
     value = _expected_reciprocal(ranked, cut, protocol)
     value = torch.where(outcome == EMPTY, 1.0 if empty_target_action == "pos" else 0.0, value)
-    skipped = outcome == IGNORED
+    skipped = (outcome == IGNORED) | (outcome == ABSENT)
     if empty_target_action == "skip":
         skipped |= outcome == EMPTY
     value = torch.where(skipped, torch.nan, value)
     if not torch.compiler.is_compiling():
-        refuse_faults(
-            torch.bincount(1 - outcome.clamp(1 - OUTCOMES, 1), minlength=1 + OUTCOMES).tolist(), empty_target_action
-        )
+        outcomes = torch.bincount(1 - outcome.clamp(ABSENT, 1), minlength=2 + OUTCOMES)
+        refuse_faults(outcomes.tolist(), empty_target_action)
         if indexes is not None and outcome.device.type != "cpu":  # the rows that `rank_grouped` could not leave out
             value = value[: int((indexes.sort().values.diff() != 0).sum()) + 1]
             shape = value.shape
@@ -172,7 +171,7 @@ def _expected_reciprocal(ranked: Ranked, top_k: int | None, protocol: Protocol) 
     if ties == "expected" and not ranked.single:
         several = (relevant > 1) & (tied > 0)
         last = ranked.last if top_k is None or ranked.last is None else min(top_k, ranked.last)
-        if last is None and not _checks.on_host(several):
+        if last is None and higher.numel() and not _checks.on_host(several):
             last = int((higher + tied).max()) + 1
         unevenly = several_relevant(higher, tied, relevant, several, last)
         blocks.append((several, ((rows, rank, chance) for rows, _, rank, chance in unevenly)))

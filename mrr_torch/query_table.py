@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.ranks.base import BAD_IDS, IGNORED, Ranks, RanksOfSeveral
+from mrr_torch.ranks.base import ABSENT, BAD_IDS, IGNORED, Ranks, RanksOfSeveral
 
 FIELDS = len(Ranks._fields)
 UNSEEN = torch.iinfo(torch.int32).min
@@ -48,8 +48,9 @@ def enter(table: Tensor, ranks: Ranks, query_ids: Tensor) -> None:
     fields, ids = [_checks.flat(field) for field in ranks], _checks.flat(query_ids)
     spill = table.shape[1] - 1
     higher, tied, relevant, candidates = fields
+    absent = relevant == ABSENT
     outside = (ids < 0) | (ids >= spill)
-    relevant = torch.where(outside, BAD_IDS, relevant)
+    relevant = torch.where(absent, IGNORED, torch.where(outside, BAD_IDS, relevant))
     if isinstance(ranks, RanksOfSeveral):
         candidates = torch.zeros_like(candidates)  # of these nothing is told of chance, as if they were not known
     values = torch.stack([higher, tied, relevant, candidates]).clamp(max=torch.iinfo(torch.int32).max).int()

@@ -102,6 +102,12 @@ BAD_UPDATES = [
     ((rank_target(SCORES, TARGET), TARGET), {}, ValueError, "target: expected None, since preds are already ranks"),
     ((Ranks(TARGET, TARGET, TARGET, TARGET[:1]),), {}, ValueError, "preds.candidates: expected shape (2,)"),
     ((Ranks(TARGET, -TARGET, TARGET, TARGET),), {}, ValueError, "preds.tied: expected counts >= 0, got -1"),
+    (
+        (Ranks(TARGET, TARGET, -50 * TARGET, TARGET),),
+        {},
+        ValueError,
+        "preds.relevant: expected counts or the codes 0..-10",
+    ),
     ((Ranks(TARGET.float(), *[TARGET] * 3),), {}, TypeError, "preds.higher: expected an integer tensor"),
 ]
 

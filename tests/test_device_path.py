@@ -14,6 +14,7 @@ from mrr_torch import (
     MeanReciprocalRank,
     Ranks,
     _checks,
+    mean_reciprocal_rank,
     rank_catalogue,
     rank_grouped,
     rank_relevant,
@@ -100,7 +101,7 @@ def test_ranks_compile_as_one_graph_and_are_equal(form):
     queries = eager.higher.numel()  # under compile the grouped form has rows to spare, marked to be skipped
     for left, right in zip(compiled, eager, strict=True):
         assert torch.equal(left.flatten()[:queries], right.flatten())
-    assert bool((compiled.relevant.flatten()[queries:] == -3).all())
+    assert bool((compiled.relevant.flatten()[queries:] == -10).all())
 
 
 @pytest.fixture
@@ -128,6 +129,24 @@ def test_the_blind_path_gives_the_same_values(form, ties, monkeypatch, float64):
     queries = per_query[1].numel()
     left, right = per_query[0].flatten()[:queries], per_query[1].flatten()
     assert torch.allclose(left, right, rtol=0, atol=1e-14, equal_nan=True)
+
+
+def test_rows_to_spare_are_no_queries(blind):
+    # The number of queries of a flat list is not known there; nothing may be told of the rows that are left.
+    metric, indexes = MeanReciprocalRank(5), torch.tensor([0, 0, 1, 1])
+    items = torch.tensor([0.3, 0.2, 0.9, 0.1]), torch.tensor([0, 1, 0, 1])
+    metric.update(*items, indexes=indexes)
+    assert metric.compute() == mean_reciprocal_rank(*items, indexes=indexes) == 0.5
+    assert "; 2 queries;" in metric.describe()
+    assert "ignored" not in metric.describe()
+    by_id = MeanReciprocalRank(5, num_queries=2)
+    rows = Ranks(*torch.tensor([[0, 1, 0, 7], [0, 0, 0, 0], [1, 1, -10, -10], [2, 2, 0, 0]]))
+    by_id.update(rows, query_ids=torch.tensor([0, 1, 0, 5]))
+    assert by_id.compute() == 0.75
+
+
+def test_no_queries_have_no_values(blind):
+    assert reciprocal_rank(Ranks(*torch.zeros(4, 0, dtype=torch.int64))).shape == (0,)
 
 
 def quietly(function, *arguments, **options):

@@ -1,6 +1,8 @@
 """What holds for any scores: invariances, orderings and equalities, searched for counterexamples by hypothesis."""
 
+import contextlib
 import math
+import threading
 from fractions import Fraction
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import label_ranking_average_precision_score
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mrr_torch import (
     HitRate,
@@ -22,6 +25,7 @@ from mrr_torch import (
     rank_target,
     reciprocal_rank,
 )
+from mrr_torch.ranks import tiles
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),
@@ -357,9 +361,72 @@ def test_a_view_equals_its_contiguous_copy(view: str, ties: str):
             assert same(reciprocal_rank(scores, strided, ties=ties, **more), copy)
 
 
+@pytest.mark.parametrize("view", ["last column cut off", "every other row", "one row for all", "four dimensions"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_rows_in_many_tiles_equal_rows_in_one(view: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch):
+    scores = VIEWS[view]().to(dtype)
+    queries, columns = scores.shape[:-1], scores.shape[-1]
+    target, history = numbers(*queries, below=columns).long(), numbers(*queries, 3, below=columns).long()
+    mask, ids = numbers(*scores.shape, below=4) > 0, numbers(*scores.shape, below=9).long()
+    calls = [
+        lambda rank=rank, wanted=wanted, more=more: rank(scores, wanted, **more)
+        for rank, wanted in ((rank_target, target), (rank_relevant, numbers(*scores.shape, below=3) == 0))
+        for more in ({}, {"exclude": history}, {"exclude": mask}, {"mask": mask}, {"candidates": ids, "mask": mask})
+    ]
+    whole = [call() for call in calls]
+    monkeypatch.setattr(tiles, "_held", threading.local())
+    monkeypatch.setattr(tiles, "HOST_BUFFER", 32)  # a few columns of a row
+    monkeypatch.setattr(tiles, "HOST_TILE", 4)
+    for left, call in zip(whole, calls, strict=True):
+        for one, many in zip(left, call(), strict=True):
+            assert torch.equal(one, many)
+
+
 def test_one_number_as_the_target_of_all_queries():
     scores, target = numbers(15, 6), torch.tensor(4)
     assert same(reciprocal_rank(scores, target.expand(15)), reciprocal_rank(scores, torch.full((15,), 4)))
+    assert reciprocal_rank(scores[:0], target.expand(0)).shape == (0,)
+
+
+def test_one_list_of_excluded_ids_expanded_over_the_queries():
+    scores, target, listed = numbers(15, 6), torch.zeros(15, dtype=torch.long), torch.tensor([3, 1, 3])
+    shared, each = (rank_target(scores, target, exclude=ids) for ids in (listed, listed.expand(15, 3)))
+    assert [field.tolist() for field in shared] == [field.tolist() for field in each]
+
+
+@pytest.mark.parametrize("scores", [[-math.inf, 1.0, 2.0], [math.nan, -math.inf, 2.0]])
+def test_counts_of_a_query_without_a_rank_are_none(scores: list[float]):
+    # The lowest score stands for "no relevant score"; whoever has it is not tied with anything.
+    labels = [[0, 0, 0] if scores[0] == -math.inf else [1, 0, 0]]
+    place = torch.tensor([[scores.index(-math.inf)]])
+    ranks = rank_relevant(torch.tensor([scores]), torch.tensor(labels), exclude=place)
+    assert ranks.higher.tolist() == ranks.tied.tolist() == [0]
+    MeanReciprocalRank().update(ranks)
+
+
+def test_ids_far_apart_in_a_flat_list():
+    # Differences of these do not fit into int64.
+    low, high = -(2**62) - 1, 2**62 + 1
+    for ids in ([high, high, low, low, low], [low, low, high, high, high], [high, low, high, low, low]):
+        scores, labels, indexes = torch.tensor([2.0, 1, 3, 4, 5]), torch.tensor([0, 1, 1, 0, 0]), torch.tensor(ids)
+        standings = oracle.by_group(scores.tolist(), labels.tolist(), ids, "expected")
+        exact = [0.0 if s == oracle.EMPTY else float(sum(p / rank for rank, p in s.items())) for s in standings]
+        assert reciprocal_rank(scores, labels, indexes=indexes).tolist() == exact
+
+
+def test_scores_that_torch_negates_lazily():
+    scores = torch.complex(numbers(5), numbers(5)).conj().imag
+    labels, indexes = torch.tensor([1, 0, 1, 0, 0]), torch.tensor([0, 0, 1, 1, 1])
+    left, right = (reciprocal_rank(x, labels, indexes=indexes) for x in (scores, scores.clone()))
+    assert torch.equal(left, right)
+
+
+def test_tracing_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tiles, "_held", threading.local())
+    scores, labels = numbers(3, 5), numbers(3, 5) > 2
+    with FakeTensorMode(), contextlib.suppress(Exception):  # which can't tell values
+        rank_relevant(torch.zeros(3, 5), torch.ones(3, 5, dtype=torch.bool))
+    assert rank_relevant(scores, labels).higher.shape == (3,)
 
 
 def test_long_lists_of_different_lengths():

@@ -23,6 +23,7 @@ BAD_SEVERAL = -7
 BAD_IDS = -8
 UNRESOLVED = -9  # not of `Ranks`: a tie of several relevant items too wide to be followed without waiting
 OUTCOMES = 10  # the codes from `EMPTY` on, in order
+ABSENT = -OUTCOMES  # no query at all: a row to spare, where their number could not be known without waiting
 
 FAULTS = {
     BAD_TARGET: _checks.fault("target", "ids in 0..N-1 (or ignore_index)", "ids outside, in {count} queries"),
@@ -47,7 +48,8 @@ class Ranks(NamedTuple):
         tied: ``(...)``; competitors (items that are not relevant) with the same score.
         relevant: ``(...)``; relevant items in that tie, at least 1. Where there is none to count it says why:
             0 the query has no relevant item, -1 its relevant items were not retrieved, -2 its score is NaN,
-            -3 it is to be skipped; lower values are faults in the input, raised by ``compute``.
+            -3 it is to be skipped, -10 it is no query but a row to spare; values between these are faults in the
+            input, raised by ``compute``.
         candidates: ``(...)``; evaluated items, the relevant ones included; 0 where unknown (retrieved lists).
 
     >>> Ranks(*torch.tensor([[1, 0], [0, 0], [1, 1], [3, 3]])).higher
@@ -74,7 +76,14 @@ def check_ranks(name: str, ranks: Ranks) -> Ranks:
         if field != "relevant" and _checks.on_host(tensor) and tensor.numel() and int(tensor.min()) < 0:
             raise ValueError(_checks.fault(f"{name}.{field}", "counts >= 0", int(tensor.min())))
         fields.append(tensor)
+    if _checks.on_host(fields[2]) and fields[2].numel() and int(fields[2].min()) < ABSENT:
+        raise ValueError(_checks.fault(f"{name}.relevant", f"counts or the codes 0..{ABSENT}", int(fields[2].min())))
     return type(ranks)(*fields)
+
+
+def unranked(counts: Tensor, ranked: Tensor | None) -> Tensor:
+    """Set counts to 0 where a query has no rank; ``ranked`` is None where all have one."""
+    return counts if ranked is None else torch.where(ranked, counts, 0)
 
 
 def mark(relevant: Tensor, where: Tensor | None, outcome: int) -> Tensor:

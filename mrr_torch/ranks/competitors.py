@@ -115,10 +115,11 @@ def subtract_excluded(
     counts = counts._replace(candidates=counts.candidates.contiguous())
     higher, equal, _, candidates = counts
     # Each item is taken out once, however often it is listed: sorted ids, and a mask of the first of each.
-    if ids.shape[0] == 1:
+    for_all = ids.shape[0] == 1
+    if for_all:
         ids = sort_rows(ids).expand(scores.shape[0], -1)
     for rows in row_tiles(scores.shape[0], ids.shape[1], scores.device):
-        gone = ids[rows] if ids.stride(0) == 0 or ids.shape[1] == 1 else sort_rows(ids[rows])
+        gone = ids[rows] if for_all or ids.shape[1] == 1 else sort_rows(ids[rows])
         used = (gone >= 0) & (gone < scores.shape[1])
         used[:, 1:] &= gone[:, 1:] != gone[:, :-1]
         gone = gone.clamp(0, scores.shape[1] - 1)

@@ -18,6 +18,7 @@ from mrr_torch.ranks.base import (
     Ranks,
     RanksOfSeveral,
     mark,
+    unranked,
 )
 from mrr_torch.ranks.competitors import check_options, competing, excluded_beyond, flatten, subtract_excluded
 from mrr_torch.ranks.labels import best_relevant, check_labels, negative_rows
@@ -74,7 +75,7 @@ def rank_target(
     outside = _outside(ids, width, skipped, ignore_index)
     beyond = excluded_beyond(options, width)
     own = (ids if skipped is None and outside is None else ids.clamp(0, width - 1))[:, None]
-    same = own.stride(0) == 0 and _checks.on_host(own)  # one column for all queries, as in sampled mode
+    same = _checks.is_one_number(ids) and _checks.on_host(ids)  # one column for all queries, as in sampled mode
     best = flat.narrow(1, int(own[0, 0]), 1) if same else flat.gather(1, own)
 
     keep = competing(options, lambda rows, columns: _places(columns, flat.device) == own[rows])
@@ -150,7 +151,8 @@ def rank_relevant(
     relevant = counts.relevant
     if some is not None and scored is not None:
         relevant = mark(mark(relevant, ~scored, NAN), ~some, EMPTY)
-    tied = counts.equal - counts.relevant
+    counts = counts._replace(higher=unranked(counts.higher, scored))
+    tied = unranked(counts.equal - counts.relevant, scored)
     return _finish(RanksOfSeveral, counts, tied, relevant, queries, {BAD_EXCLUDE: beyond, BAD_RELEVANCE: negative})
 
 

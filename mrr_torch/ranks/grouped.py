@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.ranks.base import BAD_RELEVANCE, EMPTY, IGNORED, NAN, Ranks, RanksOfSeveral, mark
+from mrr_torch.ranks.base import ABSENT, BAD_RELEVANCE, EMPTY, NAN, Ranks, RanksOfSeveral, mark, unranked
 from mrr_torch.ranks.dense import rank_relevant
 from mrr_torch.ranks.labels import check_labels, lowest, negative_labels
 from mrr_torch.ranks.tiles import comparable, row_tiles
@@ -42,7 +42,7 @@ def rank_grouped(
     Returns:
         `Ranks` of the queries in the order of their ids. On a CPU of shape ``(queries,)``; elsewhere, and under
         `torch.compile`, of shape ``(T,)``: the number of queries is not known there without waiting, and the rest is
-        marked to be skipped.
+        marked as no query.
 
     Raises:
         TypeError: an argument of the wrong type or dtype.
@@ -75,7 +75,8 @@ def rank_grouped(
     if indexes.shape[0] == 0:
         return RanksOfSeveral(*torch.zeros(4, 0, dtype=torch.int64))
     starts = _starts(indexes)
-    if bool((indexes[starts].diff() <= 0).any()):
+    ids = indexes[starts]
+    if bool((ids[1:] <= ids[:-1]).any()):
         indexes, order = indexes.sort()
         scores, relevance, excluded = scores[order], relevance[order], None if excluded is None else excluded[order]
         starts = _starts(indexes)
@@ -122,7 +123,7 @@ def _rank_runs(
         lengths: ``(runs,)``; at least 1.
     """
     half = scores.dtype in (torch.float16, torch.bfloat16)
-    score = (scores.float() if half else scores).numpy()
+    score = (scores.float() if half else scores).resolve_neg().numpy()
     wanted, first = (relevance > 0).numpy(), starts.numpy()
 
     def counts(where: np.ndarray) -> Tensor:
@@ -137,19 +138,19 @@ def _rank_runs(
         competes = ~excluded.numpy() | wanted
         higher, equal, candidates = higher & competes, equal & competes, counts(competes)
     same = counts(equal)
-    # A score that stands alone is that of the relevant item itself.
+    # A score that stands alone is that of the relevant item itself (or the run has none).
     relevant = counts(equal & wanted) if int(same.max()) > 1 else same
-    outcome = relevant
+    outcome, ranked = relevant, None
     if not best.min() > nothing:  # above the lowest value there is an item with a score; elsewhere it is looked for
-        outcome = mark(outcome, counts(wanted & (score == score)) == 0, NAN)
-        outcome = mark(outcome, counts(wanted) == 0, EMPTY)
-    return RanksOfSeveral(counts(higher), same - relevant, outcome, candidates)
+        ranked = counts(wanted & (score == score)) > 0
+        outcome = mark(mark(outcome, ~ranked, NAN), counts(wanted) == 0, EMPTY)
+    return RanksOfSeveral(unranked(counts(higher), ranked), unranked(same - relevant, ranked), outcome, candidates)
 
 
 def _rank_segments(
     scores: Tensor, relevance: Tensor, indexes: Tensor, queries: int, excluded: Tensor | None, real: Tensor | None
 ) -> Ranks:
-    """Count per run of equal ids; rows beyond the last run are marked to be skipped."""
+    """Count per run of equal ids; rows beyond the last run are marked as no query."""
     segments = torch.zeros_like(indexes)
     torch.cumsum(indexes[1:] != indexes[:-1], 0, out=segments[1:])
     best = torch.full((queries,), lowest(scores.dtype), dtype=scores.dtype, device=scores.device)
@@ -181,5 +182,6 @@ def _rank_segments(
         add(equal, part, same)
         add(in_tie, part, same & found)
     relevant = mark(mark(in_tie.long(), scored == 0, NAN), some == 0, EMPTY)
-    relevant = mark(mark(relevant, items == 0, IGNORED), bad > 0, BAD_RELEVANCE)
-    return RanksOfSeveral(higher.long(), (equal - in_tie).long(), relevant, candidates.long())
+    relevant = mark(mark(relevant, items == 0, ABSENT), bad > 0, BAD_RELEVANCE)
+    higher, tied = (unranked(each.long(), scored > 0) for each in (higher, equal - in_tie))
+    return RanksOfSeveral(higher, tied, relevant, candidates.long())

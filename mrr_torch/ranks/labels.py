@@ -71,7 +71,7 @@ def best_relevant(
         return [torch.where(found, tile, nothing).amax(1), relevant.any(1), found.any(1)]
 
     if _checks.on_host(flat) and flat.numel():
-        (best,) = by_tile(flat, tops, lambda parts: parts.amax(0), buffer_size(flat))
+        (best,) = by_tile(flat, tops, lambda parts: parts.amax(0), buffer_size(flat) // (2 if keep else 1))
         if best.min().item() > lowest(flat.dtype):  # neither without a score, nor NaN
             return best[:, None], None, None
     best, some, scored = by_tile(flat, all_about, lambda parts: parts.amax(0))

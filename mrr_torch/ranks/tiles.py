@@ -16,8 +16,8 @@ from torch import Tensor
 from mrr_torch import _checks
 
 # Scores per tile. On a CPU comparisons are written to a buffer that stays in the last level of the caches, and every
-# operator costs some 10 microseconds; where masks and ids are made as well, a tile is smaller. On an accelerator, where
-# a comparison takes 1 byte a score, a tile has to be large enough to outweigh the launch of its kernels.
+# operator costs some 10 microseconds. Where masks or ids are made of a tile it is smaller. On an accelerator, where a
+# comparison takes 1 byte a score, a tile has to be large enough to outweigh the launch of its kernels.
 HOST_BUFFER = 2**22  # bytes
 HOST_TILE = 2**19
 DEVICE_TILE = 2**22
@@ -88,7 +88,9 @@ def count(scores: Tensor, best: Tensor, competes: TileMask | None = None, releva
 
     def counted(rows: slice, columns: slice) -> list[Tensor]:
         kept = None if competes is None else competes(rows, columns)
-        return _count_tile(scores[rows, columns], best[rows], kept, relevant and partial(relevant, rows, columns))
+        wanted = None if relevant is None else partial(relevant, rows, columns)
+        whole = columns.stop - columns.start == scores.shape[1]
+        return _count_tile(scores[rows, columns], best[rows], kept, wanted, whole)
 
     higher, equal, *rest = (each.long() for each in by_tile(scores, counted, lambda counts: counts.long().sum(0), host))
     # One number for all rows is kept as one number, which readers can tell from the stride.
@@ -98,7 +100,7 @@ def count(scores: Tensor, best: Tensor, competes: TileMask | None = None, releva
 
 
 def _count_tile(
-    tile: Tensor, threshold: Tensor, kept: Tensor | None, relevant: Callable[[], Tensor] | None
+    tile: Tensor, threshold: Tensor, kept: Tensor | None, relevant: Callable[[], Tensor] | None, whole: bool
 ) -> list[Tensor]:
     """Return the scores above, those equal, the relevant ones among these if asked for, and those kept if not all."""
     # A comparison that writes the type of the scores, and a sum of that, are both vectorised on a CPU. Into bool
@@ -115,7 +117,8 @@ def _count_tile(
     if relevant is not None:
         if _checks.on_host(hits):
             in_tie = counts[1].clone()
-            rows = (in_tie > 1).nonzero()[:, 0]  # a score that stands alone is that of the relevant item itself
+            # In a whole row a score that stands alone is that of the relevant item itself (or the row has none).
+            rows = (in_tie > (1 if whole else 0)).nonzero()[:, 0]
             if rows.numel():
                 in_tie[rows] = _sum(hits[rows].mul_(relevant()[rows]))
         else:
@@ -151,8 +154,10 @@ def buffer(like: Tensor, second: bool = False) -> Tensor | None:
     rooms = _held.__dict__.setdefault("rooms", {})
     if like.dtype not in rooms:
         with torch.inference_mode(False):  # whoever comes first, all may write to it
-            memory = _held.__dict__.setdefault("memory", torch.empty(HOST_BUFFER, dtype=torch.uint8, device="cpu"))
-            rooms[like.dtype] = memory.view(like.dtype)
+            memory = _held.__dict__.get("memory", torch.empty(HOST_BUFFER, dtype=torch.uint8, device="cpu"))
+            if type(memory) is not Tensor:  # torch is tracing, and this is only the image of a tensor
+                return None
+            _held.memory, rooms[like.dtype] = memory, memory.view(like.dtype)
     room: Tensor = rooms[like.dtype]
     start = room.shape[0] // 2 if second else 0
     return room[start : start + like.numel()].view(like.shape)
