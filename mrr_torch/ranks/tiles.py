@@ -24,7 +24,6 @@ DEVICE_TILE = 2**22
 
 _held = threading.local()
 
-Tile = tuple[slice, slice]
 # Gives the bool mask of a tile of the scores.
 TileMask = Callable[[slice, slice], Tensor]
 
