@@ -35,6 +35,11 @@ def some(where: Tensor) -> bool:
     return bool(where.any()) if on_host(where) else True
 
 
+def none_beyond(numbers: Tensor, most: int) -> bool:
+    """Say whether all ``numbers`` are at most ``most``: by looking where that costs nothing, else that they may not."""
+    return on_host(numbers) and (numbers.numel() == 0 or int(numbers.max()) <= most)
+
+
 def rows_at(where: Tensor) -> Tensor:
     """Return the indexes of the queries at ``where``; of all queries where looking would wait for the device."""
     return where.nonzero()[:, 0] if on_host(where) else torch.arange(where.shape[0], device=where.device)

@@ -43,26 +43,33 @@ def chance_size(bins: int) -> int:
     return bins + 1 + EXTRA
 
 
-def add_chance(state: Tensor, ranked: Ranked, *, negatives: int | None, bins: int) -> None:
+def add_chance(state: Tensor, at: int, ranked: Ranked, *, negatives: int | None, bins: int) -> None:
     """Add a batch to the chance part of a state, in place and without waiting for its device.
 
     Nothing is known of queries that may have other relevant items than the best (`RanksOfSeveral`).
 
     Args:
-        state: ``(chance_size(bins),)``.
+        state: ``(n,)``, of which ``chance_size(bins)`` from ``at`` on are written to.
+        at: where the chance part starts.
         ranked: ranks of any shape, on the device of the state.
         negatives: of sampled mode; no more candidates than these and the target are looked at.
         bins: ranks to tell apart.
     """
     if isinstance(ranked.ranks, RanksOfSeveral):
         return
+    state = state[at:]
     relevant, candidates = _checks.flat(ranked.ranks.relevant), _checks.flat(ranked.ranks.candidates)
     most = min((x for x in (ranked.last, None if negatives is None else negatives + 1) if x is not None), default=None)
     known = None if ranked.found else ((relevant == 1) | (relevant == NAN)).to(state.dtype)
     if ranked.width is not None and most is not None:  # the same for all of them
-        number = relevant.shape[0] if known is None else known.sum()
-        for place, each in [(most, 1.0)] if most <= bins else enumerate(_of_one(most, bins), bins + 1):
-            state[place].add_(number, alpha=each)
+        added = [1.0] if most <= bins else _of_one(most, bins)
+        part = state[min(most, bins + 1) :][: len(added)]
+        if known is None:
+            part.add_(state.new_tensor(added), alpha=relevant.shape[0])
+        else:  # a tensor of numbers from the host would be waited for, arguments are not
+            number = known.sum()
+            for each, place in zip(added, part.unbind(), strict=True):
+                place.add_(number, alpha=each)
         return
     known = torch.ones_like(relevant, dtype=state.dtype) if known is None else known
     size = candidates if negatives is None else candidates.clamp(max=negatives + 1)

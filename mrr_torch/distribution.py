@@ -112,19 +112,18 @@ def add_ranks(
     spread = _spread(tied, ranked, sampled) if ties == "expected" else None
     # Each query adds 1 in one place: at its rank if it has just one, or at its outcome. What is spread over ranks is
     # put where nothing is read, and added below.
-    place = start if last is not None and last <= bins else start.clamp(max=steps)
+    near = _checks.none_beyond(start, steps - 1) if last is None or last > bins else True
+    place = start if near else start.clamp(max=steps)
     if ranked is not None:
         place = torch.where(ranked, place, outcomes - relevant.clamp(ABSENT, 0))
     for elsewhere in (sampled, spread):
-        place = place if elsewhere is None else torch.where(elsewhere, nowhere, place)
+        place = place if elsewhere is None else place.masked_fill(elsewhere, nowhere)
     state.index_add_(0, place, state.new_ones(1).expand(place.shape))
-    if last is None or last > bins:
-        beyond = place == steps
-        if _checks.some(beyond):
-            rank = start.to(state.dtype) + 1 if steps == bins else start.to(state.dtype) / 2 + 1
-            reciprocal = beyond / rank
-            sums = torch.stack([reciprocal * reciprocal, *whole_parts(reciprocal)]).sum(1)
-            state[steps + 1 : steps + BEYOND].add_(sums)
+    if not near:
+        rank = start.to(state.dtype) + 1 if steps == bins else start.to(state.dtype) / 2 + 1
+        reciprocal = (place == steps) / rank
+        sums = torch.stack([reciprocal * reciprocal, *whole_parts(reciprocal)]).sum(1)
+        state[steps + 1 : steps + BEYOND].add_(sums)
     if spread is not None:
         _add_spread(state, higher, tied, relevant, spread, bins, last, single)
     if sampled is not None:
@@ -134,7 +133,7 @@ def add_ranks(
 
 def _spread(tied: Tensor, ranked: Tensor | None, sampled: Tensor | None) -> Tensor | None:
     """Mark the ranked queries whose relevant item is tied; None if none is, as far as that can be seen."""
-    if _checks.on_host(tied) and (not tied.numel() or int(tied.max()) <= 0):
+    if _checks.none_beyond(tied, 0):
         return None
     spread = tied > 0
     if ranked is not None:
@@ -251,11 +250,12 @@ def _add_spread(
     elif not _checks.on_host(spread):
         share = share * spread
     # Two entries for a query: differences of the mass from rank to rank.
-    change, within = state.new_zeros(bins + 1), last is not None and last <= bins
+    near = _checks.none_beyond(stop, bins) if last is None or last > bins else True
+    change = state.new_zeros(bins + 1)
     for place, alpha in ((start, 1), (stop, -1)):
-        change.index_add_(0, place if within else place.clamp(max=bins), share, alpha=alpha)
+        change.index_add_(0, place if near else place.clamp(max=bins), share, alpha=alpha)
     _add_mass(state, 1, change.cumsum(0)[:bins])
-    if not within and _checks.some(stop > bins):
+    if not near:
         low, high = (place.clamp(min=bins).to(state.dtype) for place in (start, stop))
         mass = (high - low) * share
         squares = mass / ((low + 0.5) * (high + 0.5))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from mrr_torch import _checks
@@ -83,9 +82,9 @@ def check_ranks(name: str, ranks: Ranks) -> Ranks:
 
 def unranked(counts: Tensor, ranked: Tensor | None) -> Tensor:
     """Set counts to 0 where a query has no rank; ``ranked`` is None where all have one."""
-    return counts if ranked is None else torch.where(ranked, counts, 0)
+    return counts if ranked is None else counts.masked_fill(~ranked, 0)
 
 
 def mark(relevant: Tensor, where: Tensor | None, outcome: int) -> Tensor:
     """Set ``outcome`` for the queries at ``where``; the last call wins, so faults are marked last."""
-    return relevant if where is None or not _checks.some(where) else torch.where(where, outcome, relevant)
+    return relevant if where is None or not _checks.some(where) else relevant.masked_fill(where, outcome)
