@@ -51,6 +51,7 @@ class Ranks(NamedTuple):
             input, raised by ``compute``.
         candidates: ``(...)``; evaluated items, the relevant ones included; 0 where unknown (retrieved lists).
 
+    >>> import torch
     >>> Ranks(*torch.tensor([[1, 0], [0, 0], [1, 1], [3, 3]])).higher
     tensor([1, 0])
     """
