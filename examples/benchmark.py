@@ -29,7 +29,8 @@ from torchmetrics.retrieval import RetrievalMRR
 from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, mean_reciprocal_rank, rank_catalogue, rank_retrieved
 
 LEGEND = """\
-- ms: median of interleaved calls; ratio: to the first row; peak MiB: growth of the peak memory in one call.
+- ms: median over rounds that call all rows, each in another order; ratio: to the first row; peak MiB: growth of the
+  peak memory in one call.
 - host reads: operators that hand values, or sizes that depend on them, to the host; an accelerator is waited for then.
   On a CPU the checks of values that mrr_torch leaves to `compute` on an accelerator are among them.
 - value: MRR, or MRR@10 where the row says so; equal: within a relative 1e-6 of the mean over all orders of tied items,

@@ -43,21 +43,19 @@ def chance_size(bins: int) -> int:
     return bins + 1 + EXTRA
 
 
-def add_chance(state: Tensor, at: int, ranked: Ranked, *, negatives: int | None, bins: int) -> None:
+def add_chance(state: Tensor, ranked: Ranked, *, negatives: int | None, bins: int) -> None:
     """Add a batch to the chance part of a state, in place and without waiting for its device.
 
     Nothing is known of queries that may have other relevant items than the best (`RanksOfSeveral`).
 
     Args:
-        state: ``(n,)``, of which ``chance_size(bins)`` from ``at`` on are written to.
-        at: where the chance part starts.
+        state: ``(chance_size(bins),)``.
         ranked: ranks of any shape, on the device of the state.
         negatives: of sampled mode; no more candidates than these and the target are looked at.
         bins: ranks to tell apart.
     """
     if isinstance(ranked.ranks, RanksOfSeveral):
         return
-    state = state[at:]
     relevant, candidates = _checks.flat(ranked.ranks.relevant), _checks.flat(ranked.ranks.candidates)
     most = min((x for x in (ranked.last, None if negatives is None else negatives + 1) if x is not None), default=None)
     known = None if ranked.found else ((relevant == 1) | (relevant == NAN)).to(state.dtype)

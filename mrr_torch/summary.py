@@ -114,7 +114,7 @@ class Summary(NamedTuple):
             single=ranked.single,
             found=ranked.found,
         )
-        add_chance(summed, size, ranked, negatives=negatives, bins=self.bins)
+        add_chance(summed[size:], ranked, negatives=negatives, bins=self.bins)
         return summed, torch.maximum(candidates, candidates_range(ranked, candidates))
 
     def read(self, summed: Tensor, candidates: Tensor) -> Reading:

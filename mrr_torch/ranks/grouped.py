@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -93,15 +95,20 @@ def rank_grouped(
         )
     if relevance.dtype != torch.bool:
         negative_labels(relevance, None)
-    ends, parts, first = starts + lengths, [], 0
-    while first < starts.shape[0]:
-        # As many lists as fit into a block, at least one.
-        last = max(first + 1, int(torch.searchsorted(ends, starts[first] + BLOCK, right=True)))
-        runs, items = slice(first, last), slice(int(starts[first]), int(ends[last - 1]))
+    parts = []
+    for runs, items in _blocks(starts, starts + lengths):
         out = None if excluded is None else excluded[items]
-        parts.append(_rank_runs(scores[items], relevance[items], out, starts[runs] - starts[first], lengths[runs]))
-        first = last
+        parts.append(_rank_runs(scores[items], relevance[items], out, starts[runs] - items.start, lengths[runs]))
     return RanksOfSeveral(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
+
+
+def _blocks(starts: Tensor, ends: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Give runs, and the items they hold: as many runs as fit into a block, at least one."""
+    first = 0
+    while first < starts.shape[0]:
+        last = max(first + 1, int(torch.searchsorted(ends, starts[first] + BLOCK, right=True)))
+        yield slice(first, last), slice(int(starts[first]), int(ends[last - 1]))
+        first = last
 
 
 def _starts(indexes: Tensor) -> Tensor:
