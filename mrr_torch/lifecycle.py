@@ -53,10 +53,10 @@ class SummedStateMetric(Metric):
             )
         if not isinstance(incoming_state, dict):
             expected = f"a {type(self).__name__} or a dict of its states"
-            raise TypeError(_checks.fault("incoming_state", expected, type(incoming_state).__name__))
+            raise TypeError(_checks.message("incoming_state", expected, type(incoming_state).__name__))
         for name in self._defaults:
             if name not in incoming_state:
-                raise ValueError(_checks.fault("incoming_state", f"the state {name}", sorted(incoming_state)))
+                raise ValueError(_checks.message("incoming_state", f"the state {name}", sorted(incoming_state)))
             _checks.same_shape(name, incoming_state[name], _checks.shape(getattr(self, name)))
         self._reduce_states(incoming_state)
         self._computed = None

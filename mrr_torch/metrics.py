@@ -53,7 +53,7 @@ class MeanReciprocalRank(RankMetric):
             ValueError: the metric was made without ``num_queries``.
         """
         if self.num_queries is None:
-            raise ValueError(_checks.fault("num_queries", "the number of queries, for per_query", "None"))
+            raise ValueError(_checks.message("num_queries", "the number of queries, for per_query", "None"))
         with self._synchronised():
             ranks = self._read_table().ranks
         ranks = Ranks(*(field[:-1] for field in ranks))
@@ -158,7 +158,7 @@ class RankDistribution(RankMetric):
         """
         shares = torch.tensor(q, dtype=torch.float64, device="cpu")
         if not bool(((shares >= 0) & (shares <= 1)).all()):
-            raise ValueError(_checks.fault("q", "numbers within 0..1", q))
+            raise ValueError(_checks.message("q", "numbers within 0..1", q))
         with self._synchronised():
             reading = self._read()
         seen, queries = reading.distribution, reading.queries
@@ -188,7 +188,7 @@ class RankDistribution(RankMetric):
         for name, metric in metrics.items():
             if metric.protocol != self.protocol:
                 raise ValueError(
-                    _checks.fault("val", f"metrics with {self.protocol}", f"{name!r} with {metric.protocol}")
+                    _checks.message("val", f"metrics with {self.protocol}", f"{name!r} with {metric.protocol}")
                 )
         shares: dict[str, tuple[Tensor, float]] = {}
         for name, metric in metrics.items():

@@ -67,9 +67,9 @@ def check_confidence(confidence: Any) -> float | None:
     if confidence is None:
         return None
     if isinstance(confidence, bool) or not isinstance(confidence, Real):
-        raise TypeError(_checks.fault("confidence", "a number between 0 and 1, or None", repr(confidence)))
+        raise TypeError(_checks.message("confidence", "a number between 0 and 1, or None", repr(confidence)))
     if not 0 < float(confidence) < 1:
-        raise ValueError(_checks.fault("confidence", "a number between 0 and 1, or None", confidence))
+        raise ValueError(_checks.message("confidence", "a number between 0 and 1, or None", confidence))
     return float(confidence)
 
 
@@ -79,9 +79,9 @@ def check_catalogue_size(catalogue_size: Any, num_negatives: int | None) -> int 
         return None
     size = _checks.positive_int("catalogue_size", catalogue_size)
     if num_negatives is None:
-        raise ValueError(_checks.fault("catalogue_size", "None without num_negatives", size))
+        raise ValueError(_checks.message("catalogue_size", "None without num_negatives", size))
     if size < 1 + num_negatives:
-        raise ValueError(_checks.fault("catalogue_size", f"at least 1 + num_negatives, {1 + num_negatives}", size))
+        raise ValueError(_checks.message("catalogue_size", f"at least 1 + num_negatives, {1 + num_negatives}", size))
     return size
 
 
@@ -112,6 +112,6 @@ def refuse_empty(ranks: Ranks, action: EmptyTargetAction) -> None:
             raise ValueError(NO_RELEVANT.format(count=count))
 
 
-NO_RELEVANT = _checks.fault(
+NO_RELEVANT = _checks.message(
     "target", "a relevant item in every query (empty_target_action='error')", "none in {count} queries"
 )

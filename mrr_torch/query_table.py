@@ -63,7 +63,7 @@ def check_query_ids(query_ids: Tensor | None, ranks: Ranks, num_queries: int | N
     """Check ``query_ids``, which are asked for with ``num_queries`` and make no sense without."""
     if (query_ids is None) != (num_queries is None):
         expected = "None without num_queries" if num_queries is None else "the ids of the queries, with num_queries"
-        raise ValueError(_checks.fault("query_ids", expected, type(query_ids).__name__))
+        raise ValueError(_checks.message("query_ids", expected, type(query_ids).__name__))
     if query_ids is None or num_queries is None:
         return None
     ids = _checks.integer_tensor("query_ids", query_ids, ranks.higher)
@@ -72,7 +72,7 @@ def check_query_ids(query_ids: Tensor | None, ranks: Ranks, num_queries: int | N
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= num_queries:
             expected = f"ids in 0..{num_queries - 1} (num_queries={num_queries})"
-            raise ValueError(_checks.fault("query_ids", expected, low if low < 0 else high))
+            raise ValueError(_checks.message("query_ids", expected, low if low < 0 else high))
     return ids
 
 

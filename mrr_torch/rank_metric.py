@@ -158,12 +158,12 @@ class RankMetric(SummedStateMetric):
         )
         refuse_empty(ranked.ranks, self.protocol.empty_target_action)
         if self.num_queries is not None and indexes is not None:
-            raise ValueError(_checks.fault("indexes", "None with num_queries", type(indexes).__name__))
+            raise ValueError(_checks.message("indexes", "None with num_queries", type(indexes).__name__))
         ids = check_query_ids(query_ids, ranked.ranks, self.num_queries)
         ranks, device = ranked.ranks, getattr(self, next(iter(self._defaults))).device
         if ranks.higher.device != device:
             if not isinstance(preds, Ranks):  # a few numbers are moved, scores are not
-                raise ValueError(_checks.fault("preds", f"a tensor on {device}, as the metric", preds.device))
+                raise ValueError(_checks.message("preds", f"a tensor on {device}, as the metric", preds.device))
             ranks = type(ranks)(*(field.to(device, non_blocking=True) for field in ranks))
         if ids is not None:
             table = getattr(self, self._table_name)
@@ -283,9 +283,9 @@ class RankMetric(SummedStateMetric):
         several = isinstance(top_k, Sequence) and not isinstance(top_k, str)
         cuts = [check_top_k(k) for k in (top_k if several else [top_k])]
         if self.needs_cut_off and None in cuts:
-            raise ValueError(_checks.fault("top_k", "a positive int or a sequence of them", top_k))
+            raise ValueError(_checks.message("top_k", "a positive int or a sequence of them", top_k))
         if not cuts or len(set(cuts)) != len(cuts):
-            raise ValueError(_checks.fault("top_k", "one or more different cut-offs", list(top_k)))
+            raise ValueError(_checks.message("top_k", "one or more different cut-offs", list(top_k)))
         return cuts
 
     def _name(self, k: int | None) -> str:

@@ -55,14 +55,14 @@ def sample_negatives(
     num_items = _checks.positive_int("num_items", num_items)
     num_negatives = _checks.positive_int("num_negatives", num_negatives)
     if not isinstance(target, Tensor):
-        raise TypeError(_checks.fault("target", "a tensor of integer ids", type(target).__name__))
+        raise TypeError(_checks.message("target", "a tensor of integer ids", type(target).__name__))
     target = _checks.integer_tensor("target", target, target)
     if target.ndim != 1:
-        raise ValueError(_checks.fault("target", "shape (B,)", f"shape {_checks.shape(target)}"))
+        raise ValueError(_checks.message("target", "shape (B,)", f"shape {_checks.shape(target)}"))
     low, high = (int(target.min()), int(target.max())) if target.numel() else (0, 0)
     if low < 0 or high >= num_items:
         got = f"ids from {low} to {high}"
-        raise ValueError(_checks.fault("target", f"ids in 0..{num_items - 1}", got))
+        raise ValueError(_checks.message("target", f"ids in 0..{num_items - 1}", got))
     if weights is not None:
         weights = _check_weights(weights, num_items, target)
     unwanted = _unwanted(target, exclude, num_items)
@@ -98,12 +98,12 @@ def sample_negatives(
 
 def _check_weights(weights: Tensor, num_items: int, target: Tensor) -> Tensor:
     if not isinstance(weights, Tensor):
-        raise TypeError(_checks.fault("weights", "a tensor", type(weights).__name__))
+        raise TypeError(_checks.message("weights", "a tensor", type(weights).__name__))
     _checks.same_shape("weights", weights, (num_items,))
     _checks.same_device("weights", weights, target)
     weights = weights.double()
     if not bool((weights >= 0).all()) or not bool(weights.sum().isfinite()):
-        raise ValueError(_checks.fault("weights", "finite numbers >= 0", f"{float(weights.min())} among them"))
+        raise ValueError(_checks.message("weights", "finite numbers >= 0", f"{float(weights.min())} among them"))
     return weights
 
 
@@ -116,10 +116,10 @@ def _unwanted(target: Tensor, exclude: Tensor | None, num_items: int) -> Tensor:
             ids = ids.expand(target.shape[0], -1)
         elif ids.ndim != 2 or ids.shape[0] != target.shape[0]:
             wanted = f"shape ({target.shape[0]}, H), or (H,) for all queries"
-            raise ValueError(_checks.fault("exclude", wanted, f"shape {_checks.shape(ids)}"))
+            raise ValueError(_checks.message("exclude", wanted, f"shape {_checks.shape(ids)}"))
         if ids.numel() and int(ids.max()) >= num_items:
             raise ValueError(
-                _checks.fault("exclude", f"ids in 0..{num_items - 1}, padded with negative ids", int(ids.max()))
+                _checks.message("exclude", f"ids in 0..{num_items - 1}, padded with negative ids", int(ids.max()))
             )
         listed = torch.cat([listed, ids], 1)
     listed = sort_rows(listed)
@@ -138,7 +138,7 @@ def _check_enough(unwanted: Tensor, num_items: int, needed: int, weights: Tensor
     if bool(short.any()):
         row = int(short.nonzero()[0, 0])
         wanted = f"at most {int(left[row])}, the items left for query {row}"
-        raise ValueError(_checks.fault("num_negatives", wanted, needed))
+        raise ValueError(_checks.message("num_negatives", wanted, needed))
 
 
 def _independent(

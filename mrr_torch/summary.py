@@ -53,7 +53,7 @@ class Reading(NamedTuple):
         unresolved = outcome_count(self.outcomes, UNRESOLVED)
         if unresolved:
             wanted = f"scores or a top_k where several relevant items tie beyond rank {seen.ranks.shape[0]}"
-            raise ValueError(_checks.fault("preds", wanted, f"Ranks with such ties, in {unresolved} queries, no top_k"))
+            raise ValueError(_checks.message("preds", wanted, f"Ranks with such ties, in {unresolved} queries, no top_k"))
         return self._add_up(gain(seen.ranks), seen.tail, seen.tail_squares)
 
     def moments_of(self, gains: Tensor) -> Moments:

@@ -75,7 +75,7 @@ def rank_catalogue(
     shard = find_shard(item_embeddings, bias, group)
     if shard is not None:
         if implementation == "reference":
-            raise ValueError(_checks.fault("implementation", "'auto' or 'streamed' for items in parts", "'reference'"))
+            raise ValueError(_checks.message("implementation", "'auto' or 'streamed' for items in parts", "'reference'"))
         inputs, number, counted = count_sharded(query_embeddings, shard, target, exclude, tile)
         outside, beyond = targets_outside(inputs.target, number), excluded_outside(inputs.exclude, number)
         return _to_ranks(inputs, counted, outside, beyond)
@@ -84,7 +84,7 @@ def rank_catalogue(
     number = inputs.items.shape[0]
     if number == 0:
         got = f"shape {_checks.shape(inputs.items)}"
-        raise ValueError(_checks.fault("item_embeddings", "shape (N, D), N >= 1", got))
+        raise ValueError(_checks.message("item_embeddings", "shape (N, D), N >= 1", got))
     if implementation == "reference":
         return rank_with_all_scores(*inputs)
     outside, beyond = targets_outside(inputs.target, number), excluded_outside(inputs.exclude, number)

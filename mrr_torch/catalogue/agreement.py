@@ -57,27 +57,27 @@ def check_facts(everyone: list[Facts]) -> None:
     for rank, facts in enumerate(everyone):
         if facts.fault:
             got = f"an error in process {rank}"
-            raise ValueError(_checks.fault("group", "arguments in order in every process", got))
+            raise ValueError(_checks.message("group", "arguments in order in every process", got))
     total, first = sum(facts.items for facts in everyone), everyone[0]
     for rank, facts in enumerate(everyone):
         where = f"in process {rank}"
         if facts.columns != first.columns:
             wanted = f"parts with the same number of columns, {first.columns}"
-            raise ValueError(_checks.fault("item_embeddings", wanted, f"{facts.columns} {where}"))
+            raise ValueError(_checks.message("item_embeddings", wanted, f"{facts.columns} {where}"))
         if facts.whole not in (-1, total):
             wanted = f"parts that add up to its {facts.whole} rows"
-            raise ValueError(_checks.fault("item_embeddings", wanted, f"{total} rows"))
+            raise ValueError(_checks.message("item_embeddings", wanted, f"{total} rows"))
         if facts.bias != first.bias:
-            raise ValueError(_checks.fault("bias", "a bias in all processes or in none", f"{facts.bias} {where}"))
+            raise ValueError(_checks.message("bias", "a bias in all processes or in none", f"{facts.bias} {where}"))
         if facts.tile != first.tile:
             wanted = f"the same number in all processes, {first.tile or None}"
-            raise ValueError(_checks.fault("tile", wanted, f"{facts.tile or None} {where}"))
+            raise ValueError(_checks.message("tile", wanted, f"{facts.tile or None} {where}"))
     if total == 0:
-        raise ValueError(_checks.fault("item_embeddings", "N >= 1 rows in all parts together", 0))
+        raise ValueError(_checks.message("item_embeddings", "N >= 1 rows in all parts together", 0))
     for rank, facts in enumerate(everyone):
         if facts.lowest < 0 or facts.highest >= total:
             worst = facts.lowest if facts.lowest < 0 else facts.highest
-            raise ValueError(_checks.fault("target", f"ids in 0..{total - 1}", f"{worst} in process {rank}"))
+            raise ValueError(_checks.message("target", f"ids in 0..{total - 1}", f"{worst} in process {rank}"))
         if facts.excluded >= total:
             wanted = f"ids in 0..{total - 1}, padded with negative ids"
-            raise ValueError(_checks.fault("exclude", wanted, f"{facts.excluded} in process {rank}"))
+            raise ValueError(_checks.message("exclude", wanted, f"{facts.excluded} in process {rank}"))

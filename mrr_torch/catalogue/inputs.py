@@ -26,10 +26,10 @@ def check_inputs(queries: Any, items: Any, target: Any, bias: Any, exclude: Any)
     """Check types, shapes and devices; values are looked at where the number of items is known."""
     queries, items = check_embeddings("query_embeddings", queries), check_embeddings("item_embeddings", items)
     if items.ndim != 2:
-        raise ValueError(_checks.fault("item_embeddings", "shape (N, D), N >= 1", f"shape {_checks.shape(items)}"))
+        raise ValueError(_checks.message("item_embeddings", "shape (N, D), N >= 1", f"shape {_checks.shape(items)}"))
     if queries.shape[-1] != items.shape[1]:
         wanted = f"shape (..., {items.shape[1]}), as item_embeddings"
-        raise ValueError(_checks.fault("query_embeddings", wanted, f"shape {_checks.shape(queries)}"))
+        raise ValueError(_checks.message("query_embeddings", wanted, f"shape {_checks.shape(queries)}"))
     _same_device("item_embeddings", items, queries)
     shape = _checks.shape(queries)[:-1]
     target = _checks.integer_tensor("target", target, target if isinstance(target, Tensor) else queries)
@@ -44,7 +44,7 @@ def check_inputs(queries: Any, items: Any, target: Any, bias: Any, exclude: Any)
         _same_device("exclude", exclude, queries)
         if exclude.ndim == 0 or (exclude.ndim > 1 and _checks.shape(exclude)[:-1] != shape):
             wanted = f"shape {(*shape, 'H')}, or (H,) for all queries"
-            raise ValueError(_checks.fault("exclude", wanted, f"shape {_checks.shape(exclude)}"))
+            raise ValueError(_checks.message("exclude", wanted, f"shape {_checks.shape(exclude)}"))
         exclude = flatten(exclude)
     return Inputs(flatten(queries), items, _checks.flat(target), bias, exclude, shape)
 
@@ -52,13 +52,13 @@ def check_inputs(queries: Any, items: Any, target: Any, bias: Any, exclude: Any)
 def check_embeddings(name: str, value: Any) -> Tensor:
     """Check that ``value`` is a plain tensor of floating-point numbers, and detach it."""
     if not isinstance(value, Tensor):
-        raise TypeError(_checks.fault(name, "a floating-point tensor", type(value).__name__))
+        raise TypeError(_checks.message(name, "a floating-point tensor", type(value).__name__))
     if not value.is_floating_point():
-        raise TypeError(_checks.fault(name, "a floating-point tensor", value.dtype))
+        raise TypeError(_checks.message(name, "a floating-point tensor", value.dtype))
     if hasattr(value, "placements"):
-        raise TypeError(_checks.fault(name, "a plain tensor (only item_embeddings may be sharded)", "a DTensor"))
+        raise TypeError(_checks.message(name, "a plain tensor (only item_embeddings may be sharded)", "a DTensor"))
     if value.ndim == 0:
-        raise ValueError(_checks.fault(name, "shape (..., D)", "shape ()"))
+        raise ValueError(_checks.message(name, "shape (..., D)", "shape ()"))
     return value.detach()
 
 
@@ -76,7 +76,7 @@ def targets_outside(target: Tensor, items: int) -> Tensor | None:
     if _checks.on_host(outside):
         if not bool(outside.any()):
             return None
-        raise ValueError(_checks.fault("target", f"ids in 0..{items - 1}", int(target[outside][0])))
+        raise ValueError(_checks.message("target", f"ids in 0..{items - 1}", int(target[outside][0])))
     return outside
 
 
@@ -89,11 +89,11 @@ def excluded_outside(exclude: Tensor | None, items: int) -> Tensor | None:
         if not bool(beyond.any()):
             return None
         wanted = f"ids in 0..{items - 1}, padded with negative ids"
-        raise ValueError(_checks.fault("exclude", wanted, int(exclude.max())))
+        raise ValueError(_checks.message("exclude", wanted, int(exclude.max())))
     return beyond.any(1)
 
 
 def _same_device(name: str, value: Tensor, queries: Tensor) -> None:
     if value.device != queries.device:
         wanted = f"a tensor on {queries.device}, where query_embeddings are"
-        raise ValueError(_checks.fault(name, wanted, value.device))
+        raise ValueError(_checks.message(name, wanted, value.device))

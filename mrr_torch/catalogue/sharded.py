@@ -38,12 +38,12 @@ def find_shard(items: Any, bias: Any, group: Any) -> Shard | None:
     """Return this process's part of the items; None where they are not split."""
     if hasattr(items, "placements"):
         if group is not None:
-            raise ValueError(_checks.fault("group", "None beside a DTensor, which has its own", type(group).__name__))
+            raise ValueError(_checks.message("group", "None beside a DTensor, which has its own", type(group).__name__))
         return _from_dtensor(items, bias)
     if group is None:
         return None
     if not dist.is_available() or not isinstance(group, dist.ProcessGroup):
-        raise TypeError(_checks.fault("group", "a process group that this process belongs to", repr(group)))
+        raise TypeError(_checks.message("group", "a process group that this process belongs to", repr(group)))
     return Shard(check_embeddings("item_embeddings", items), bias, False, group, dist.get_rank(group), -1)
 
 
@@ -52,11 +52,11 @@ def _from_dtensor(items: Any, bias: Any) -> Shard:
     split = [dim for dim, placement in enumerate(placements) if not placement.is_replicate()]
     # By its name: the rows of a strided shard, another class, are not in the order of the processes.
     if len(split) != 1 or type(placements[split[0]]).__name__ != "Shard" or placements[split[0]].dim != 0:
-        raise ValueError(_checks.fault("item_embeddings", "a DTensor sharded once, on dimension 0", placements))
+        raise ValueError(_checks.message("item_embeddings", "a DTensor sharded once, on dimension 0", placements))
     whole_bias = bias is not None and not hasattr(bias, "placements")
     if bias is not None and not whole_bias:
         if bias.device_mesh != mesh or tuple(bias.placements) != placements:
-            raise ValueError(_checks.fault("bias", f"placements {placements}, as item_embeddings", bias.placements))
+            raise ValueError(_checks.message("bias", f"placements {placements}, as item_embeddings", bias.placements))
         bias = bias.to_local()
     local, dim = check_embeddings("item_embeddings", items.to_local()), split[0]
     return Shard(local, bias, whole_bias, mesh.get_group(dim), mesh.get_local_rank(dim), items.shape[0])

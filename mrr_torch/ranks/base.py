@@ -25,13 +25,13 @@ OUTCOMES = 10  # the codes from `EMPTY` on, in order
 ABSENT = -OUTCOMES  # no query at all: a row to spare, where their number could not be known without waiting
 
 FAULTS = {
-    BAD_TARGET: _checks.fault("target", "ids in 0..N-1 (or ignore_index)", "ids outside, in {count} queries"),
-    BAD_RELEVANCE: _checks.fault("target", "relevance >= 0 (or ignore_index)", "negative values, in {count} queries"),
-    BAD_SEVERAL: _checks.fault(
+    BAD_TARGET: _checks.message("target", "ids in 0..N-1 (or ignore_index)", "ids outside, in {count} queries"),
+    BAD_RELEVANCE: _checks.message("target", "relevance >= 0 (or ignore_index)", "negative values, in {count} queries"),
+    BAD_SEVERAL: _checks.message(
         "preds", "one relevant item with more than 1 + num_negatives candidates", "several, in {count} queries"
     ),
-    BAD_IDS: _checks.fault("query_ids", "ids in 0..num_queries-1", "ids outside"),
-    BAD_EXCLUDE: _checks.fault("exclude", "ids in 0..N-1, padded with negative ids", "ids beyond, in {count} queries"),
+    BAD_IDS: _checks.message("query_ids", "ids in 0..num_queries-1", "ids outside"),
+    BAD_EXCLUDE: _checks.message("exclude", "ids in 0..N-1, padded with negative ids", "ids beyond, in {count} queries"),
 }
 
 
@@ -74,10 +74,10 @@ def check_ranks(name: str, ranks: Ranks) -> Ranks:
         tensor = _checks.integer_tensor(f"{name}.{field}", value, ranks.higher, expected="an integer tensor")
         _checks.same_shape(f"{name}.{field}", tensor, shape)
         if field != "relevant" and _checks.on_host(tensor) and tensor.numel() and int(tensor.min()) < 0:
-            raise ValueError(_checks.fault(f"{name}.{field}", "counts >= 0", int(tensor.min())))
+            raise ValueError(_checks.message(f"{name}.{field}", "counts >= 0", int(tensor.min())))
         fields.append(tensor)
     if _checks.on_host(fields[2]) and fields[2].numel() and int(fields[2].min()) < ABSENT:
-        raise ValueError(_checks.fault(f"{name}.relevant", f"counts or the codes 0..{ABSENT}", int(fields[2].min())))
+        raise ValueError(_checks.message(f"{name}.relevant", f"counts or the codes 0..{ABSENT}", int(fields[2].min())))
     return type(ranks)(*fields)
 
 

@@ -34,7 +34,7 @@ def check_options(scores: Tensor, exclude: Any, mask: Any, candidates: Any) -> O
             ids = ids[None]
         elif _checks.shape(ids)[:-1] != queries:
             wanted = f"shape {(*queries, 'H')}, (H,) for all queries, or a bool mask of shape {_checks.shape(scores)}"
-            raise ValueError(_checks.fault("exclude", wanted, f"shape {_checks.shape(ids)}"))
+            raise ValueError(_checks.message("exclude", wanted, f"shape {_checks.shape(ids)}"))
         ids = flatten(ids)
     real = None if mask is None else tile_of(flatten(_checks.bool_tensor("mask", mask, scores)))
     if candidates is not None:
@@ -61,7 +61,7 @@ def excluded_beyond(options: Options, columns: int) -> Tensor | None:
     beyond = options.excluded_ids >= columns
     if _checks.on_host(beyond) and bool(beyond.any()):
         worst = int(options.excluded_ids.max())
-        raise ValueError(_checks.fault("exclude", f"ids in 0..{columns - 1}, padded with negative ids", worst))
+        raise ValueError(_checks.message("exclude", f"ids in 0..{columns - 1}, padded with negative ids", worst))
     return beyond.any(1)
 
 

@@ -169,7 +169,7 @@ def _outside(ids: Tensor, width: int, skipped: Tensor | None, ignore_index: int 
         if not bool(outside.any()):
             return None
         wanted = f"ids in 0..{width - 1}" + ("" if ignore_index is None else f" (or ignore_index={ignore_index})")
-        raise ValueError(_checks.fault("target", wanted, int(ids[outside][0])))
+        raise ValueError(_checks.message("target", wanted, int(ids[outside][0])))
     return outside
 
 

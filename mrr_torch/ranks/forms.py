@@ -58,11 +58,11 @@ def rank(
     if _checks.shape(target) == shape:
         if num_negatives is not None and shape[-1] != 1 + num_negatives:
             wanted = f"{1 + num_negatives} columns with relevance and num_negatives={num_negatives}"
-            raise ValueError(_checks.fault("preds", wanted, f"shape {shape}"))
+            raise ValueError(_checks.message("preds", wanted, f"shape {shape}"))
         return _with_facts(rank_relevant(preds, target, **options), shape[-1], single=False)
     if _checks.shape(target) != shape[:-1]:
         wanted = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
-        raise ValueError(_checks.fault("target", wanted, f"shape {_checks.shape(target)}"))
+        raise ValueError(_checks.message("target", wanted, f"shape {_checks.shape(target)}"))
     return _with_facts(rank_target(preds, target, **options), shape[-1], single=True)
 
 
@@ -79,7 +79,7 @@ def _with_facts(ranks: Ranks, columns: int, single: bool) -> Ranked:
 def _refuse(given: dict[str, Any], expected: str) -> None:
     for name, value in given.items():
         if value is not None:
-            raise ValueError(_checks.fault(name, expected, type(value).__name__))
+            raise ValueError(_checks.message(name, expected, type(value).__name__))
 
 
 def _default_target(preds: Tensor, target: Tensor | None, num_negatives: int | None) -> Tensor:
@@ -87,17 +87,17 @@ def _default_target(preds: Tensor, target: Tensor | None, num_negatives: int | N
     columns = preds.shape[-1]
     if num_negatives is not None and columns < 1 + num_negatives:
         wanted = f"at least {1 + num_negatives} columns with num_negatives={num_negatives}"
-        raise ValueError(_checks.fault("preds", wanted, f"shape {_checks.shape(preds)}"))
+        raise ValueError(_checks.message("preds", wanted, f"shape {_checks.shape(preds)}"))
     if target is None:
         if num_negatives is None:
             wanted = "the column of each query's relevant item, or relevance (only with num_negatives is it column 0)"
-            raise ValueError(_checks.fault("target", wanted, "None"))
+            raise ValueError(_checks.message("target", wanted, "None"))
         if columns != 1 + num_negatives:
             wanted = f"the target's column, unless preds has exactly {1 + num_negatives} columns (target first)"
-            raise ValueError(_checks.fault("target", wanted, f"None with preds of shape {_checks.shape(preds)}"))
+            raise ValueError(_checks.message("target", wanted, f"None with preds of shape {_checks.shape(preds)}"))
         return preds.new_zeros((), dtype=torch.int64).expand(preds.shape[:-1])
     if not isinstance(target, Tensor):
-        raise TypeError(_checks.fault("target", "a tensor", type(target).__name__))
+        raise TypeError(_checks.message("target", "a tensor", type(target).__name__))
     return target
 
 
@@ -108,5 +108,5 @@ def _one_relevant(ranks: Ranks, num_negatives: int | None) -> Ranks:
     several = (ranks.relevant > 1) & (ranks.candidates > 1 + num_negatives)
     if _checks.on_host(several) and bool(several.any()):
         wanted = f"one relevant item, or {1 + num_negatives} candidates with num_negatives={num_negatives}"
-        raise ValueError(_checks.fault("preds", wanted, f"several in {int(several.sum())} queries with more"))
+        raise ValueError(_checks.message("preds", wanted, f"several in {int(several.sum())} queries with more"))
     return ranks._replace(relevant=mark(ranks.relevant, several, BAD_SEVERAL))

@@ -56,7 +56,7 @@ def rank_grouped(
     """
     scores = _checks.scores_tensor("preds", scores, may_be_empty=True)
     if scores.ndim != 1:
-        raise ValueError(_checks.fault("preds", "shape (T,) with indexes", f"shape {_checks.shape(scores)}"))
+        raise ValueError(_checks.message("preds", "shape (T,) with indexes", f"shape {_checks.shape(scores)}"))
     check_labels(relevance, scores)
     indexes = _checks.integer_tensor("indexes", indexes, scores)
     _checks.same_shape("indexes", indexes, _checks.shape(scores))

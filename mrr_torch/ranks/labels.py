@@ -15,7 +15,7 @@ def check_labels(relevance: Any, scores: Tensor) -> None:
     """Check a relevance tensor: bool or integer, the shape and the device of the scores."""
     if not isinstance(relevance, Tensor) or relevance.is_floating_point() or relevance.is_complex():
         got = relevance.dtype if isinstance(relevance, Tensor) else type(relevance).__name__
-        raise TypeError(_checks.fault("target", "bool or integer relevance", got))
+        raise TypeError(_checks.message("target", "bool or integer relevance", got))
     _checks.same_shape("target", relevance, _checks.shape(scores))
     _checks.same_device("target", relevance, scores)
 
@@ -26,7 +26,7 @@ def negative_labels(labels: Tensor, real: Tensor | None) -> Tensor:
     if real is not None:
         negative = negative & real
     if _checks.on_host(negative) and bool(negative.any()):
-        raise ValueError(_checks.fault("target", "relevance >= 0 (or ignore_index)", int(labels[negative][0])))
+        raise ValueError(_checks.message("target", "relevance >= 0 (or ignore_index)", int(labels[negative][0])))
     return negative
 
 

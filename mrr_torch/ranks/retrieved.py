@@ -46,20 +46,20 @@ def rank_retrieved(
     """
     if isinstance(retrieved, Tensor) != isinstance(relevant, Tensor):
         expected = "a tensor" if isinstance(retrieved, Tensor) else "nested lists"
-        raise TypeError(_checks.fault("relevant", f"{expected}, as retrieved is", type(relevant).__name__))
+        raise TypeError(_checks.message("relevant", f"{expected}, as retrieved is", type(relevant).__name__))
     if not isinstance(retrieved, Tensor) or not isinstance(relevant, Tensor):
         return _rank_lists(retrieved, relevant)
     padding = _checks.integer("padding", padding)
     retrieved = _checks.integer_tensor("retrieved", retrieved, retrieved)
     relevant = _checks.integer_tensor("relevant", relevant, retrieved)
     if retrieved.ndim == 0:
-        raise ValueError(_checks.fault("retrieved", "shape (..., K)", "shape ()"))
+        raise ValueError(_checks.message("retrieved", "shape (..., K)", "shape ()"))
     queries = _checks.shape(retrieved)[:-1]
     if relevant.ndim == retrieved.ndim - 1:
         relevant = relevant[..., None]
     if _checks.shape(relevant)[:-1] != queries:
         expected = f"shape {queries} or {(*queries, 'M')}"
-        raise ValueError(_checks.fault("relevant", expected, f"shape {_checks.shape(relevant)}"))
+        raise ValueError(_checks.message("relevant", expected, f"shape {_checks.shape(relevant)}"))
     position, found, some = _first_match(flatten(retrieved), flatten(relevant), padding)
     outcome = mark(mark(torch.ones_like(position), ~found, MISSED), ~some, EMPTY)
     fields = (position, torch.zeros_like(position), outcome, torch.zeros_like(position))
@@ -86,7 +86,7 @@ def _rank_lists(retrieved: Any, relevant: Any) -> Ranks:
     lists = [_ids(row, f"retrieved[{i}]") for i, row in enumerate(_rows(retrieved, "retrieved"))]
     wanted = [_wanted(row, f"relevant[{i}]") for i, row in enumerate(_rows(relevant, "relevant"))]
     if len(lists) != len(wanted):
-        raise ValueError(_checks.fault("relevant", f"ids for {len(lists)} queries, as in retrieved", len(wanted)))
+        raise ValueError(_checks.message("relevant", f"ids for {len(lists)} queries, as in retrieved", len(wanted)))
     _one_kind(lists, wanted)
     positions = [
         next((i for i, item in enumerate(row) if item in ids), MISSED if ids else None)
@@ -100,7 +100,7 @@ def _rank_lists(retrieved: Any, relevant: Any) -> Ranks:
 
 def _rows(value: Any, name: str) -> Sequence[Any]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise TypeError(_checks.fault(name, "a tensor, or a list with an entry for each query", type(value).__name__))
+        raise TypeError(_checks.message(name, "a tensor, or a list with an entry for each query", type(value).__name__))
     return value
 
 
@@ -109,11 +109,11 @@ def _ids(row: Any, name: str) -> list[Hashable]:
     if hasattr(row, "tolist"):
         row = row.tolist()
     if isinstance(row, (str, bytes)) or not isinstance(row, (Sequence, AbstractSet)):
-        raise TypeError(_checks.fault(name, "a list of ids", repr(row)))
+        raise TypeError(_checks.message(name, "a list of ids", repr(row)))
     ids = list(row)
     for item in ids:
         if isinstance(item, Tensor) or not isinstance(item, Hashable):
-            raise TypeError(_checks.fault(name, "hashable ids (not tensors)", type(item).__name__))
+            raise TypeError(_checks.message(name, "hashable ids (not tensors)", type(item).__name__))
     return ids
 
 
@@ -133,7 +133,7 @@ def _one_kind(lists: list[list[Hashable]], wanted: list[set[Hashable]]) -> None:
 
     have, want = kinds(lists), kinds(wanted)
     if len(have) > 1:
-        raise TypeError(_checks.fault("retrieved", "ids of one type", ", ".join(sorted(have))))
+        raise TypeError(_checks.message("retrieved", "ids of one type", ", ".join(sorted(have))))
     if len(have | want) > 1:
         expected = f"{', '.join(have)} ids, as retrieved" if have else "ids of one type"
-        raise TypeError(_checks.fault("relevant", expected, ", ".join(sorted(want))))
+        raise TypeError(_checks.message("relevant", expected, ", ".join(sorted(want))))

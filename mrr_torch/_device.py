@@ -1,0 +1,32 @@
+"""Where a tensor lives, and what that allows: reading its values on the host, and float64."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def readable(*tensors: Tensor) -> bool:
+    """Return True if the values of ``tensors`` can be read on the host at no cost.
+
+    Reading a value of an accelerator synchronises with it, and reading one while `torch.compile` traces breaks the graph.
+    """
+    return not compiling() and all(tensor.device.type == "cpu" for tensor in tensors)
+
+
+def compiling() -> bool:
+    """Return True while `torch.compile` traces."""
+    return torch.compiler.is_compiling()
+
+
+def state_dtype(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 on devices without it (MPS), where whole numbers are exact up to 2**24."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return ``tensor`` on ``device``, without waiting for the device it goes to.
+
+    A copy to the host is waited for: an asynchronous one could be read before it has arrived.
+    """
+    return tensor if tensor.device == device else tensor.to(device, non_blocking=device.type != "cpu")

@@ -1,0 +1,70 @@
+"""Hot loops in plain torch that never read a value: for accelerators, and what `torch.compile` traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from mrr_torch._device import compiling
+
+# Scores in a tile: large enough to outweigh the launch of its kernels. A comparison takes 1 byte a score.
+TILE = 2**24
+
+
+def row_tiles(rows: int, columns: int, tile: int = TILE) -> Iterator[slice]:
+    """Cut ``rows`` into slices of about ``tile`` elements each, at least one row."""
+    # Under `torch.compile` the passes are fused, and a loop would only be unrolled.
+    height = max(1, rows if compiling() else tile // max(columns, 1))
+    for top in range(0, rows, height):
+        yield slice(top, min(top + height, rows))
+
+
+def count(scores: Tensor, best: Tensor, competes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Count, per row, the scores above ``best`` and those equal to it. NaN is neither.
+
+    Args:
+        scores: ``(rows, columns)``; not bool.
+        best: ``(rows, 1)``; of the dtype of the scores.
+        competes: ``(rows, columns)`` bool; the scores that count; all if None.
+
+    Returns:
+        two ``(rows,)`` int64.
+    """
+    parts = []
+    for part in row_tiles(*scores.shape):
+        above, same = scores[part] > best[part], scores[part] == best[part]
+        if competes is not None:
+            above, same = above & competes[part], same & competes[part]
+        parts.append((above.sum(1), same.sum(1)))
+    if len(parts) == 1:
+        return parts[0]
+    higher, equal = zip(*parts, strict=True) if parts else ((), ())
+    none = best.new_zeros(0, dtype=torch.int64)
+    return torch.cat([none, *higher]), torch.cat([none, *equal])
+
+
+def count_true(mask: Tensor) -> Tensor:
+    """Count the True values of each row ``(rows, columns)``: ``(rows,)`` int64."""
+    return mask.sum(1)
+
+
+def some(where: Tensor) -> bool:
+    """Return True if ``where`` may hold anywhere."""
+    return True
+
+
+def none_beyond(numbers: Tensor, most: int) -> bool:
+    """Return True if all ``numbers`` are known to be at most ``most``."""
+    return False
+
+
+def rows_at(where: Tensor) -> Tensor:
+    """Return the indexes of the rows that have to be worked on: all, since which cannot be read."""
+    return torch.arange(where.shape[0], device=where.device)
+
+
+def sort_rows(ids: Tensor) -> Tensor:
+    """Sort each row of ids."""
+    return ids.sort(-1).values
