@@ -154,3 +154,26 @@ def flatten(tensor: Tensor) -> Tensor:
 def flat(tensor: Tensor) -> Tensor:
     """Flatten to one dimension, at no cost where there is just one."""
     return tensor if tensor.ndim == 1 else tensor.reshape(-1)
+
+
+on_host = readable
+
+
+def some(where: Tensor) -> bool:  # noqa: D103
+    return bool(where.any()) if on_host(where) else True
+
+
+def none_beyond(numbers: Tensor, most: int) -> bool:  # noqa: D103
+    return on_host(numbers) and (numbers.numel() == 0 or int(numbers.max()) <= most)
+
+
+def rows_at(where: Tensor) -> Tensor:  # noqa: D103
+    return where.nonzero()[:, 0] if on_host(where) else torch.arange(where.shape[0], device=where.device)
+
+
+def is_one_number(tensor: Tensor) -> bool:  # noqa: D103
+    return tensor.stride() == (0,) and tensor.shape[0] > 0
+
+
+def all_are(tensor: Tensor, number: int) -> bool:  # noqa: D103
+    return is_one_number(tensor) and on_host(tensor) and int(tensor[0]) == number
