@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mrr_torch import (
     MeanReciprocalRank,
     Ranks,
-    _checks,
+    _device,
     mean_reciprocal_rank,
     rank_catalogue,
     rank_grouped,
@@ -107,7 +107,7 @@ def test_ranks_compile_as_one_graph_and_are_equal(form):
 @pytest.fixture
 def blind(monkeypatch):
     """Let the package believe that no value may be looked at, as on an accelerator."""
-    monkeypatch.setattr(_checks, "on_host", lambda tensor: False)
+    monkeypatch.setattr(_device, "HOST_TYPES", frozenset())
 
 
 @pytest.mark.parametrize("ties", ["expected", "optimistic", "pessimistic", "realistic"])
@@ -117,7 +117,7 @@ def test_the_blind_path_gives_the_same_values(form, ties, monkeypatch, float64):
     given = inputs()
     seeing = MeanReciprocalRank([3, None], ties=ties)
     seeing.update(FORMS[form](given))
-    monkeypatch.setattr(_checks, "on_host", lambda tensor: False)
+    monkeypatch.setattr(_device, "HOST_TYPES", frozenset())
     blind = MeanReciprocalRank([3, None], ties=ties)
     blind.update(FORMS[form](given))
     left, right = (torch.stack(list(quietly(metric.compute).values())) for metric in (seeing, blind))
@@ -160,7 +160,7 @@ def test_the_state_of_both_paths_is_the_same_without_ties(monkeypatch):
     target = torch.arange(64)
     seeing = MeanReciprocalRank()
     seeing.update(scores, target)
-    monkeypatch.setattr(_checks, "on_host", lambda tensor: False)
+    monkeypatch.setattr(_device, "HOST_TYPES", frozenset())
     blind = MeanReciprocalRank()
     blind.update(scores, target)
     for key, state in seeing.metric_state.items():
@@ -173,15 +173,15 @@ def test_the_state_of_both_paths_is_the_same_without_ties(monkeypatch):
         (lambda m: m.update(torch.zeros(3, 4), torch.tensor([0, 4, -1])), "target: expected ids in .* in 2 queries"),
         (
             lambda m: m.update(torch.zeros(2, 4), torch.tensor([[1, 0, 0, -1], [1, 0, 0, 0]])),
-            "target: expected relevance >= 0 .* in 1 queries",
+            "target: expected relevance >= 0 .* in 1 query",
         ),
         (
             lambda m: m.update(torch.zeros(2, 4), torch.tensor([0, 1]), exclude=torch.tensor([[9], [3]])),
-            "exclude: expected ids in .* in 1 queries",
+            "exclude: expected ids in .* in 1 query",
         ),
         (
             lambda m: m.update(torch.zeros(4), torch.tensor([1, -2, 0, 0]), indexes=torch.tensor([0, 0, 1, 1])),
-            "target: expected relevance >= 0 .* in 1 queries",
+            "target: expected relevance >= 0 .* in 1 query",
         ),
     ],
     ids=["target", "relevance", "exclude", "grouped"],
@@ -200,7 +200,7 @@ def test_faults_are_counted_and_raised_by_compute(update, message, blind):
 def test_empty_queries_that_are_errors_are_raised_by_compute(blind):
     metric = MeanReciprocalRank(empty_target_action="error")
     metric.update(torch.zeros(2, 3), torch.tensor([[0, 0, 0], [0, 1, 0]]))
-    with pytest.raises(ValueError, match="none in 1 queries"):
+    with pytest.raises(ValueError, match="none in 1 query"):
         metric.compute()
 
 

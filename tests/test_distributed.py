@@ -103,7 +103,7 @@ def test_processes_together_give_the_value_of_one(world, uneven, tied, tmp_path,
     metric = MeanReciprocalRank([1, 10, None])
     for batch in (everything, *[[0]] * world):
         metric.update(scores[batch], target[batch])
-    name = metric.protocol.state_name
+    name = metric.settings.state_name
     together = sum(result["state"][name] for result in results)
     assert torch.allclose(together, metric.metric_state[name], rtol=0, atol=1e-12 if tied else 0)
 

@@ -195,7 +195,8 @@ def warned_of_nan(case: Case, function: Callable[[], Any]) -> Any:
         warnings.simplefilter("always")
         result = function()
     assert len(caught) == (case.nan > 0)
-    assert all(f"NaN in {case.nan} queries" in str(warning.message) for warning in caught)
+    told = f"NaN in {case.nan} {'query' if case.nan == 1 else 'queries'};"
+    assert all(told in str(warning.message) for warning in caught)
     return result
 
 
@@ -496,7 +497,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "complex scores": ("preds", {"preds": two.to(torch.complex64), "target": column}, {}),
     "indexes of another length": ("indexes", {**flat, "indexes": torch.tensor([0, 0])}, {}),
     "float indexes": ("indexes", {**flat, "indexes": torch.tensor([0.0, 0.0, 1.0])}, {}),
-    "mask of another shape": ("mask", {"preds": two, "target": labels, "mask": torch.tensor([True, False, True])}, {}),
+    "mask of another shape": ("mask", {"preds": two, "target": labels, "mask": torch.tensor([True, False])}, {}),
     "mask of numbers": ("mask", {"preds": two, "target": labels, "mask": torch.ones(2, 3)}, {}),
     "exclude for another number of rows": (
         "exclude",

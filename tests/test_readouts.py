@@ -151,9 +151,9 @@ class TestDescribe:
         metric = MeanReciprocalRank(10, ignore_index=-100, empty_target_action="skip")
         metric.update(torch.tensor([[torch.nan, 1.0], [2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 0, -100]))
         metric.update(torch.rand(2, 2), torch.tensor([[0, 0], [0, 1]]))
-        with pytest.warns(UserWarning, match="NaN in 1 queries"):
+        with pytest.warns(UserWarning, match="NaN in 1 query"):
             line = metric.describe()
-        assert line.endswith("1 NaN targets count 0; 1 without a relevant item left out; 1 ignored")
+        assert line.endswith("1 NaN target counts 0; 1 without a relevant item left out; 1 ignored")
         assert "; 3 queries;" in line
 
     def test_catalogue_ranks_are_told_like_full_scores(self):
@@ -296,7 +296,7 @@ class TestPlots:
 
     def test_other_protocols_are_not_drawn_side_by_side(self, axes):
         metric = RankDistribution(3)
-        with pytest.raises(ValueError, match="val: expected metrics with Protocol"):
+        with pytest.raises(ValueError, match="val: expected metrics with Settings"):
             metric.plot({"full": metric, "sampled": RankDistribution(3, num_negatives=99)})
 
     def test_without_matplotlib_only_plots_fail(self, monkeypatch):

@@ -75,7 +75,9 @@ def rank_catalogue(
     shard = find_shard(item_embeddings, bias, group)
     if shard is not None:
         if implementation == "reference":
-            raise ValueError(_checks.message("implementation", "'auto' or 'streamed' for items in parts", "'reference'"))
+            raise ValueError(
+                _checks.message("implementation", "'auto' or 'streamed' for items in parts", "'reference'")
+            )
         inputs, number, counted = count_sharded(query_embeddings, shard, target, exclude, tile)
         outside, beyond = targets_outside(inputs.target, number), excluded_outside(inputs.exclude, number)
         return _to_ranks(inputs, counted, outside, beyond)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mrr_torch.catalogue.inputs import score_type
 from mrr_torch.ranks import Ranks
-from mrr_torch.ranks.dense import rank_target
+from mrr_torch.ranks.scores import rank_target
 
 
 def rank_with_all_scores(

@@ -24,30 +24,30 @@ class Outcome(IntEnum):
     reading would synchronise): `compute` raises their ``message``. A positive ``relevant`` is a rank, no outcome.
 
     Attributes:
-        message: what happened; of invalid values the error, which takes the ``count`` of queries.
+        message: what happened; of invalid values the error, which takes the number of ``queries``.
     """
 
     EMPTY = 0, "no relevant item"
     MISSED = -1, "the relevant items were not retrieved"
     NAN = -2, "the score of the relevant item is NaN"
     IGNORED = -3, "skipped by ignore_index"
-    BAD_TARGET = -4, _checks.message("target", "ids in 0..N-1 (or ignore_index)", "ids outside, in {count} queries")
+    BAD_TARGET = -4, _checks.message("target", "ids in 0..N-1 (or ignore_index)", "ids outside, in {queries}")
     BAD_RELEVANCE = (
         -5,
-        _checks.message("target", "relevance >= 0 (or ignore_index)", "negative values, in {count} queries"),
+        _checks.message("target", "relevance >= 0 (or ignore_index)", "negative values, in {queries}"),
     )
     BAD_EXCLUDE = (
         -6,
-        _checks.message("exclude", "ids in 0..N-1, padded with negative ids", "ids beyond, in {count} queries"),
+        _checks.message("exclude", "ids in 0..N-1, padded with negative ids", "ids beyond, in {queries}"),
     )
     BAD_SEVERAL = (
         -7,
         _checks.message(
-            "preds", "one relevant item with more than 1 + num_negatives candidates", "several, in {count} queries"
+            "preds", "one relevant item with more than 1 + num_negatives candidates", "several, in {queries}"
         ),
     )
-    BAD_IDS = -8, _checks.message("query_ids", "ids in 0..num_queries-1", "ids outside, in {count} queries")
-    BAD_RANKS = -9, _checks.message("preds", "Ranks with counts >= 0", "others, in {count} queries")
+    BAD_IDS = -8, _checks.message("query_ids", "ids in 0..num_queries-1", "ids outside, in {queries}")
+    BAD_RANKS = -9, _checks.message("preds", "Ranks with counts >= 0", "others, in {queries}")
     PADDING = -10, "no query: a padding row, where the number of queries cannot be known without synchronising"
 
     message: str

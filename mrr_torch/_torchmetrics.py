@@ -9,9 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
+from torchmetrics.utilities import plot
 
 from mrr_torch import _checks
-from mrr_torch.distribution import state_dtype
+from mrr_torch._device import state_dtype
+
+
+def need_matplotlib() -> None:
+    """Raise torchmetrics' own ModuleNotFoundError where matplotlib is not installed."""
+    plot._error_on_missing_matplotlib()
 
 
 class SummedStateMetric(Metric):

@@ -1,20 +1,20 @@
-"""How ranks are taken: the settings that change what a query adds to the state, and so decide what may be compared."""
+"""How ranks are taken: what has to agree for two values to be comparable, and so is part of the state's name."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, Literal, NamedTuple, get_args
 
-from torchmetrics.utilities import rank_zero_warn
-
 from mrr_torch import _checks
-from mrr_torch.distribution import TIES, Ties
-from mrr_torch.ranks.base import EMPTY, FAULTS, NAN, Ranks
+from mrr_torch.ties import TIES, Ties
 
 EmptyTargetAction = Literal["neg", "pos", "skip", "error"]
+# Ranks that a state may hold one by one: 2 GiB.
+MOST = 2**28
 
 
-class Protocol(NamedTuple):
+class Settings(NamedTuple):
     """Settings that metrics have to share to be computed from one state.
 
     Attributes:
@@ -22,39 +22,71 @@ class Protocol(NamedTuple):
         empty_target_action: what a query without any relevant item counts.
         ignore_index: target value or label to skip.
         num_negatives: negatives beside the target in sampled mode; None: every column competes.
+        miss_index: target value of queries whose item is not in the catalogue.
     """
 
     ties: Ties = "expected"
     empty_target_action: EmptyTargetAction = "neg"
     ignore_index: int | None = None
     num_negatives: int | None = None
+    miss_index: int | None = None
 
     @classmethod
-    def check(cls, ties: Any, empty_target_action: Any, ignore_index: Any, num_negatives: Any) -> Protocol:
+    def check(
+        cls, ties: Any, empty_target_action: Any, ignore_index: Any, num_negatives: Any, miss_index: Any = None
+    ) -> Settings:
         """Check the settings and return them as one value."""
         _checks.one_of("ties", ties, TIES)
         _checks.one_of("empty_target_action", empty_target_action, get_args(EmptyTargetAction))
         if ignore_index is not None:
             ignore_index = _checks.integer("ignore_index", ignore_index, expected="an int or None")
+        if miss_index is not None:
+            miss_index = _checks.integer("miss_index", miss_index, expected="an int or None")
+            if miss_index == ignore_index:
+                raise ValueError(_checks.message("miss_index", "another value than ignore_index", miss_index))
         if num_negatives is not None:
             num_negatives = _checks.positive_int("num_negatives", num_negatives)
-        return cls(ties, empty_target_action, ignore_index, num_negatives)
+        return cls(ties, empty_target_action, ignore_index, num_negatives, miss_index)
 
     @property
     def state_name(self) -> str:
-        """Return the state's name, which says all that changes its contents.
+        """The state's name, which says all that changes its contents.
 
         torchmetrics merges, for good, metrics whose states agree in name and value after the first batch; a batch
         without ties, say, can't tell two tie rules apart.
         """
-        ignore = "none" if self.ignore_index is None else str(self.ignore_index).replace("-", "minus")
         mode = "full" if self.num_negatives is None else f"sampled{self.num_negatives}"
-        return f"ranks_{self.ties}_{self.empty_target_action}_ignore_{ignore}_{mode}"
+        name = f"ranks_{self.ties}_{self.empty_target_action}_ignore_{_word(self.ignore_index)}_{mode}"
+        return name if self.miss_index is None else f"{name}_miss_{_word(self.miss_index)}"
 
     @property
     def candidates_name(self) -> str:
-        """Return the name of the state that keeps the range of the number of candidates."""
+        """The name of the state that keeps the range of the number of candidates."""
         return f"candidates_of_{self.state_name}"
+
+    def arguments(self) -> str:
+        """Return the settings that are not the default, as arguments."""
+        given = ((name, value, self._field_defaults[name]) for name, value in self._asdict().items())
+        return ", ".join(f"{name}={value!r}" for name, value, default in given if value != default)
+
+
+def _word(number: int | None) -> str:
+    return "none" if number is None else str(number).replace("-", "minus")
+
+
+def check_cuts(top_k: Any, *, needs_cut_off: bool) -> list[int | None]:
+    """Check the cut-off or the sequence of them, and return them as a list; None stands for no cut-off."""
+    several = isinstance(top_k, Sequence) and not isinstance(top_k, str)
+    cuts = [check_top_k(k) for k in (top_k if several else [top_k])]
+    if needs_cut_off and None in cuts:
+        raise ValueError(_checks.message("top_k", "a positive int or a sequence of them", top_k))
+    if not cuts or len(set(cuts)) != len(cuts):
+        raise ValueError(_checks.message("top_k", "one or more different cut-offs", list(top_k)))
+    largest = max(k or 0 for k in cuts)
+    if largest > MOST:
+        expected = f"at most {MOST:,}, since the state holds each rank up to it"
+        raise ValueError(_checks.message("top_k", expected, f"{largest:,}"))
+    return cuts
 
 
 def check_top_k(top_k: Any) -> int | None:
@@ -83,35 +115,3 @@ def check_catalogue_size(catalogue_size: Any, num_negatives: int | None) -> int 
     if size < 1 + num_negatives:
         raise ValueError(_checks.message("catalogue_size", f"at least 1 + num_negatives, {1 + num_negatives}", size))
     return size
-
-
-def outcome_count(outcomes: list[float], code: int) -> int:
-    """Return how many queries ended as ``code`` says; ``outcomes`` starts with those that were found."""
-    return int(outcomes[1 - code])
-
-
-def refuse_faults(outcomes: list[float], action: EmptyTargetAction) -> None:
-    """Raise for bad values that could not be looked at before, and warn of targets without a score."""
-    for code, message in FAULTS.items():
-        if outcome_count(outcomes, code):
-            raise ValueError(message.format(count=outcome_count(outcomes, code)))
-    if action == "error" and outcome_count(outcomes, EMPTY):
-        raise ValueError(NO_RELEVANT.format(count=outcome_count(outcomes, EMPTY)))
-    if outcome_count(outcomes, NAN):
-        rank_zero_warn(
-            f"The score of the relevant item was NaN in {outcome_count(outcomes, NAN)} queries; they count as misses.",
-            UserWarning,
-        )
-
-
-def refuse_empty(ranks: Ranks, action: EmptyTargetAction) -> None:
-    """Raise for queries without a relevant item where ``empty_target_action="error"`` and they can be seen."""
-    if action == "error" and _checks.on_host(ranks.relevant):
-        count = int((ranks.relevant == EMPTY).sum())
-        if count:
-            raise ValueError(NO_RELEVANT.format(count=count))
-
-
-NO_RELEVANT = _checks.message(
-    "target", "a relevant item in every query (empty_target_action='error')", "none in {count} queries"
-)
