@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable, Mapping
 from itertools import chain, islice
 from numbers import Integral, Real
@@ -13,11 +14,12 @@ import torch
 from mrr_torch import _checks
 from mrr_torch.ranks import Outcome, Ranks, lists, with_several
 
-# Queries that are counted together: their scores are copied into one array.
-BLOCK = 1024
+# Queries that are counted together: few enough that their scores, objects all over memory, are fetched only once.
+BLOCK = 64
 
 Run = Mapping[Hashable, Mapping[Hashable, float]]
 Qrels = Mapping[Hashable, Mapping[Hashable, int]]
+Numbers = Mapping[Hashable, Any]
 
 
 def rank_run(run: Run, qrels: Qrels, *, relevance_level: int = 1) -> Ranks:
@@ -47,84 +49,83 @@ def rank_run(run: Run, qrels: Qrels, *, relevance_level: int = 1) -> Ranks:
     (tensor([0, 1, 0]), tensor([0, 0, 0]), tensor([ 1,  1, -1]))
     """
     level = _checks.positive_int("relevance_level", relevance_level)
-    kind = _check(run, qrels)
-    queries = iter(qrels.items())
-    blocks = []
-    while block := [(run.get(query, {}), grades) for query, grades in islice(queries, BLOCK)]:
-        try:
-            blocks.append(_rank(block, level, kind))
-        except OverflowError:
-            raise ValueError(_checks.message("run", "scores within int64 or float64", "larger ones")) from None
-    fields = np.concatenate(blocks, axis=1) if blocks else np.zeros((5, 0), dtype=np.int64)
-    higher, tied, relevant, candidates, several = torch.from_numpy(fields).unbind()
-    return Ranks(higher.clone(), tied.clone(), relevant.clone(), with_several(candidates, several > 1))
-
-
-def _rank(queries: list[tuple[Mapping[Hashable, Any], Mapping[Hashable, Any]]], level: int, kind: type) -> np.ndarray:
-    """Return the four fields of `Ranks` and the number of relevant documents, each ``(queries,)``.
-
-    Args:
-        queries: each query's part of the run, and of the qrels.
-        level: the lowest grade of a relevant document.
-        kind: the type in which scores are compared.
-    """
-    fields = np.zeros((5, len(queries)), dtype=np.int64)
-    higher, tied, relevant, candidates, several = fields
-    ranked, best, equals = [], [], []
-    for i, (scores, grades) in enumerate(queries):
-        wanted = [document for document, grade in grades.items() if grade >= level]
-        found = [kind(scores[document]) for document in wanted if document in scores]
-        candidates[i], several[i] = len(scores), len(wanted)
-        numbers = [score for score in found if score == score]
-        if numbers:
-            ranked.append(i)
-            best.append(max(numbers))
-            equals.append(numbers.count(best[-1]))
-        elif wanted:
-            relevant[i] = Outcome.NAN if found else Outcome.MISSED
-    if ranked:
-        rows = [queries[i][0] for i in ranked]
-        lengths = candidates[ranked]
-        starts = np.cumsum(lengths) - lengths
-        score = np.fromiter(chain.from_iterable(row.values() for row in rows), dtype=kind, count=int(lengths.sum()))
-        threshold = np.repeat(np.array(best, dtype=kind), lengths)
-        relevant[ranked] = equals
-        higher[ranked] = np.add.reduceat(score > threshold, starts, dtype=np.int64)
-        tied[ranked] = np.add.reduceat(score == threshold, starts, dtype=np.int64) - relevant[ranked]
-    return fields
-
-
-def _check(run: Any, qrels: Any) -> type:
-    """Check types, ids and grades of the queries of ``qrels``; return the type in which scores are compared."""
     for name, value in (("run", run), ("qrels", qrels)):
         if not isinstance(value, Mapping):
             raise TypeError(_checks.message(name, "a dictionary {query: {document: number}}", type(value).__name__))
     lists.check_kinds({"qrels": lists.kinds(qrels.keys()), "run": lists.kinds(run.keys())}, "query ids")
-    graded: set[type] = set()  # the types of documents
+    graded: set[type] = set()  # the types of the documents
     ranked: set[type] = set()
-    numbers: set[type] = set()  # the types of scores
-    for query, grades in qrels.items():
-        _check_grades(f"qrels[{query!r}]", grades)
-        graded.update(map(type, grades))
-        scores = run.get(query, {})
-        if not isinstance(scores, Mapping):
-            raise TypeError(_checks.message(f"run[{query!r}]", "{document: score}", type(scores).__name__))
-        ranked.update(map(type, scores))
-        numbers.update(map(type, scores.values()))
-    documents = {"qrels": lists.kinds_of(graded), "run": lists.kinds_of(ranked)}
-    lists.check_kinds(documents, "document ids")
-    for each in numbers:
-        if not issubclass(each, (Real, np.bool_)):
-            raise TypeError(_checks.message("run", "scores that are real numbers", each.__name__))
-    return int if all(issubclass(each, (Integral, np.bool_)) for each in numbers) else float
+    queries, blocks = iter(qrels.items()), [np.zeros((5, 0), dtype=np.int64)]
+    while block := list(islice(queries, BLOCK)):
+        grades = [_documents("qrels", query, part) for query, part in block]
+        scores = [_documents("run", query, run.get(query, {})) for query, _ in block]
+        graded |= _types(grades)
+        ranked |= _types(scores)
+        blocks.append(_rank_block(scores, grades, level))
+    lists.check_kinds({"qrels": lists.kinds_of(graded), "run": lists.kinds_of(ranked)}, "document ids")
+    higher, tied, relevant, candidates, wanted = map(torch.from_numpy, map(np.concatenate, zip(*blocks, strict=True)))
+    return Ranks(higher, tied, relevant, with_several(candidates, wanted > 1))
 
 
-def _check_grades(name: str, grades: Any) -> None:
-    if not isinstance(grades, Mapping):
-        raise TypeError(_checks.message(name, "{document: grade}", type(grades).__name__))
-    for each in set(map(type, grades.values())):
+def _rank_block(scores: list[Numbers], grades: list[Numbers], level: int) -> np.ndarray[Any, Any]:
+    """Return the fields of `Ranks` and the number of relevant documents, each ``(queries,)``."""
+    _check_grades(list(chain.from_iterable(part.values() for part in grades)))
+    score, kind = _score_array(list(chain.from_iterable(part.values() for part in scores)))
+    fields = np.zeros((5, len(scores)), dtype=np.int64)
+    higher, tied, relevant, candidates, several = fields
+    best = np.zeros(len(scores), dtype=kind)
+    for i, (found, judged) in enumerate(zip(scores, grades, strict=True)):
+        wanted = [document for document, grade in judged.items() if grade >= level]
+        their = [kind(number) for number in map(found.get, wanted) if number is not None]
+        numbers = [number for number in their if number == number]
+        candidates[i], several[i] = len(found), len(wanted)
+        if numbers:
+            best[i] = max(numbers)
+            relevant[i] = numbers.count(max(numbers))
+        elif wanted:
+            relevant[i] = Outcome.NAN if their else Outcome.MISSED
+    ends = np.cumsum(candidates)
+    threshold = np.repeat(best, candidates)
+    for counts, hits in ((higher, score > threshold), (tied, score == threshold)):
+        before = np.append(0, np.cumsum(hits))
+        counts[:] = np.where(relevant > 0, before[ends] - before[ends - candidates], 0)
+    tied -= relevant.clip(min=0)
+    return fields
+
+
+def _documents(name: str, query: Hashable, part: Any) -> Numbers:
+    if not isinstance(part, (dict, Mapping)):  # a plain dict is known at once, any other mapping takes a search
+        raise TypeError(_checks.message(f"{name}[{query!r}]", "{document: number}", type(part).__name__))
+    return part
+
+
+def _types(parts: list[Numbers]) -> set[type]:
+    """Return the types of the documents."""
+    try:
+        "".join(chain.from_iterable(parts))  # type: ignore[arg-type]  # refuses all but strings, faster than a set does
+    except TypeError:
+        return set(map(type, chain.from_iterable(parts)))
+    return {str}
+
+
+def _check_grades(grades: list[Any]) -> None:
+    for each in set(map(type, grades)):
         if not issubclass(each, (Integral, np.bool_)):
-            raise TypeError(_checks.message(name, "integer grades", each.__name__))
-    least = min(grades.values(), default=0)
+            raise TypeError(_checks.message("qrels", "integer grades", each.__name__))
+    least = min(grades, default=0)
     if least < 0:
-        raise ValueError(_checks.message(name, "grades >= 0 (0 for not relevant)", least))
+        raise ValueError(_checks.message("qrels", "grades >= 0 (0 for not relevant)", least))
+
+
+def _score_array(scores: list[Any]) -> tuple[np.ndarray[Any, Any], type[int] | type[float]]:
+    """Return the scores as an array, and the type in which they are compared: integers exactly."""
+    integers = bool(scores) and isinstance(scores[0], Integral) and all(isinstance(each, Integral) for each in scores)
+    try:
+        if integers:
+            return np.fromiter(scores, dtype=np.int64, count=len(scores)), int
+        return np.frombuffer(array("d", scores)), float  # refuses what is no number; NumPy reads None as NaN
+    except TypeError:
+        wrong = next(type(each).__name__ for each in scores if not isinstance(each, (Real, np.bool_)))
+        raise TypeError(_checks.message("run", "scores that are real numbers", wrong)) from None
+    except OverflowError:
+        raise ValueError(_checks.message("run", "scores within int64 or float64", "larger ones")) from None
