@@ -8,8 +8,6 @@ from mrr_torch.rank_metric import RankMetric
 from mrr_torch.ranks import Outcome, Ranks
 from mrr_torch.ranks.grouped import rank_grouped
 from mrr_torch.ranks.retrieved import rank_retrieved
-from mrr_torch.ranks.grouped import rank_grouped
-from mrr_torch.ranks.retrieved import rank_retrieved
 from mrr_torch.ranks.run import rank_run
 from mrr_torch.ranks.scores import rank_relevant, rank_target
 from mrr_torch.sampling.negatives import sample_negatives

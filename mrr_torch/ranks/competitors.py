@@ -1,5 +1,6 @@
 """Temporary."""
 
+from mrr_torch._checks import flatten as flatten
 from mrr_torch.kernels import backend
 
 
