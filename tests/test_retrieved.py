@@ -34,10 +34,13 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def filled(rng: random.Random, rows: list[list[int]], padding: int, width: int) -> Any:
     """Return rows of ids as a tensor, an array, or lists: padded, ragged, of arrays or of tensors."""
-    form = rng.choice(["tensor", "int32 tensor", "array", "strided", "ragged", "padded", "arrays", "tensors"])
+    form = rng.choice(
+        ["tensor", "column-major tensor", "int32 tensor", "array", "strided", "ragged", "padded", "arrays", "tensors"]
+    )
     padded = [row + [padding] * (width - len(row)) for row in rows]
     if form.endswith("tensor"):
-        return torch.tensor(padded, dtype=torch.int32 if "32" in form else torch.int64).reshape(len(rows), width)
+        tensor = torch.tensor(padded, dtype=torch.int32 if "32" in form else torch.int64).reshape(len(rows), width)
+        return tensor.T.contiguous().T if "column" in form else tensor
     if form in ("array", "strided"):
         array = np.array(padded, dtype=rng.choice([np.int64, np.int16])).reshape(len(rows), width)
         return array if form == "array" else array[::-1].copy()[::-1]
