@@ -109,14 +109,41 @@ def by_group(
     ]
 
 
-def by_retrieval(retrieved: Sequence[Hashable], relevant: Collection[Hashable], ties: str = "") -> Standing:
-    """Rank the first relevant id of a list by its position as displayed."""
+def by_retrieval(
+    retrieved: Sequence[Hashable],
+    relevant: Collection[Hashable],
+    ties: str = "",
+    *,
+    padding: Hashable = None,
+    exclude: Collection[Hashable] = (),
+    unique: bool = False,
+) -> Standing:
+    """Rank the first relevant id of a list by its position as displayed, once what is left out is gone."""
+    relevant = [item for item in relevant if item != padding]
     if ties == COUNT:
         return len(set(relevant))
     if not relevant:
         return EMPTY
-    hits = [position for position, item in enumerate(retrieved, start=1) if item in relevant]
+    shown: list[Hashable] = []
+    for item in retrieved:
+        is_id = item != padding
+        if (is_id and item in exclude and item not in relevant) or (is_id and unique and item in shown):
+            continue
+        shown.append(item)
+    hits = [position for position, item in enumerate(shown, start=1) if item in relevant]
     return {Fraction(hits[0]): Fraction(1)} if hits else NOT_RETRIEVED
+
+
+def by_run(
+    run: dict[Hashable, dict[Hashable, float]], grades: dict[Hashable, int], query: Hashable, level: int, ties: str
+) -> Standing:
+    """Rank the best relevant document of a query among those of the run."""
+    scores = run.get(query, {})
+    relevant = [document for document in grades if grades[document] >= level]
+    if not relevant:
+        return EMPTY
+    ranked = standing([(score, document in relevant) for document, score in scores.items()], ties)
+    return NOT_RETRIEVED if ranked == EMPTY else ranked
 
 
 def reciprocal(rank: Fraction) -> Fraction:

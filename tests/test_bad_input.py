@@ -15,7 +15,6 @@ from mrr_torch import (
     rank_catalogue,
     rank_grouped,
     rank_relevant,
-    rank_retrieved,
     rank_target,
     reciprocal_rank,
 )
@@ -146,29 +145,6 @@ def test_empty_queries_are_refused_where_they_are_errors():
     assert metric.update_count == 0
     with pytest.raises(ValueError, match="none in 1 query"):
         reciprocal_rank(SCORES, torch.tensor([[0, 0, 0], [0, 1, 0]]), empty_target_action="error")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((IDS, [[5], [8]]), TypeError, "relevant: expected a tensor, as retrieved is, got list"),
-        (([[5], [8]], TARGET), TypeError, "relevant: expected nested lists, as retrieved is, got Tensor"),
-        ((IDS, torch.tensor([5, 6, 7])), ValueError, "relevant: expected shape (2,) or (2, 'M'), got shape (3, 1)"),
-        ((IDS.float(), TARGET), TypeError, "retrieved: expected a tensor of integer ids, got torch.float32"),
-        ((["donut", "roll"], [["roll"], ["roll"]]), TypeError, "retrieved[0]: expected a list of ids, got 'donut'"),
-        (([["a"], ["b"]], [["a"]]), ValueError, "relevant: expected ids for 2 queries, as in retrieved, got 1"),
-        (([["8", "3"]], [[3]]), TypeError, "relevant: expected str ids, as retrieved, got int"),
-        (([[8, 3]], [["3"]]), TypeError, "relevant: expected int ids, as retrieved, got str"),
-        (([[8, 3]], [[3.0]]), TypeError, "relevant: expected int ids, as retrieved, got float"),
-        (([[torch.tensor(3)]], [[3]]), TypeError, "retrieved[0]: expected hashable ids (not tensors), got Tensor"),
-        (([["8"], [3]], [[8], [3]]), TypeError, "retrieved: expected ids of one type, got int, str"),
-        (([["a"]], "a"), TypeError, "relevant: expected a tensor, or a list with an entry for each query, got str"),
-    ],
-    ids=lambda case: str(case)[:50],
-)
-def test_retrieved_lists_are_checked(arguments, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        rank_retrieved(*arguments)
 
 
 @pytest.mark.parametrize(

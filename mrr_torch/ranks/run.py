@@ -31,7 +31,7 @@ def rank_run(run: Run, qrels: Qrels, *, relevance_level: int = 1) -> Ranks:
     a miss that is warned of (`Outcome.NAN`).
 
     Args:
-        run: ``{query: {document: score}}``, higher is better.
+        run: ``{query: {document: score}}``, higher is better; compared in float64, integers exactly where all are.
         qrels: ``{query: {document: grade}}`` with integer grades.
         relevance_level: the lowest grade of a relevant document.
 
@@ -105,7 +105,7 @@ def _types(parts: list[Numbers]) -> set[type]:
         "".join(chain.from_iterable(parts))  # type: ignore[arg-type]  # refuses all but strings, faster than a set does
     except TypeError:
         return set(map(type, chain.from_iterable(parts)))
-    return {str}
+    return {str} if any(parts) else set()
 
 
 def _check_grades(grades: list[Any]) -> None:
