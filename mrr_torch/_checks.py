@@ -161,6 +161,3 @@ def flatten(tensor: Tensor) -> Tensor:
 def flat(tensor: Tensor) -> Tensor:
     """Flatten to one dimension, at no cost where there is just one."""
     return tensor if tensor.ndim == 1 else tensor.reshape(-1)
-
-
-on_host = readable

@@ -22,6 +22,11 @@ def compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
+def kind(place: Tensor | torch.device) -> str:
+    """Return the kind of device that a tensor is on, or that a device is: "cpu", "cuda", ..."""
+    return (place.device if isinstance(place, Tensor) else place).type
+
+
 def state_dtype(device: torch.device) -> torch.dtype:
     """Return float64, or float32 on devices without it (MPS), where whole numbers are exact up to 2**24."""
     return torch.float32 if device.type == "mps" else torch.float64

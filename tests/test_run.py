@@ -95,7 +95,7 @@ def test_runs_by_hand():
 def test_a_nan_is_never_above_and_warned_of_where_it_is_the_relevant_one():
     run = {1: {1: math.nan, 2: 0.5}, 2: {1: math.nan, 2: 0.5}, 3: {1: math.nan, 2: 0.5, 3: 0.6}}
     ranks = rank_run(run, {1: {1: 1}, 2: {2: 1}, 3: {1: 1, 2: 1}})
-    with pytest.warns(UserWarning, match="NaN in 1 queries"):
+    with pytest.warns(UserWarning, match="NaN in 1 query"):
         assert reciprocal_rank(ranks).tolist() == [0, 1, 1 / 2]
 
 

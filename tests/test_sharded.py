@@ -2,18 +2,18 @@
 
 import itertools
 import warnings
-from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from processes import run_processes
-from test_catalogue import assert_within_rounding
+from test_catalogue import assert_within_rounding, blind
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mrr_torch import Ranks, _checks, rank_catalogue
+from mrr_torch import Outcome, Ranks, rank_catalogue
+from mrr_torch.catalogue.agreement import Facts
 
 pytestmark = pytest.mark.distributed
 
@@ -209,7 +209,7 @@ def faults(world):
         "bias of parts": call(items=table, bias=distribute_tensor(whole[0], mesh, [Shard(0)]), group=None),
         "works again": call(),
     }
-    with mock.patch.object(_checks, "on_host", return_value=False):
+    with blind():
         ranks = rank_catalogue(queries, items, target + 4 * world * bad, exclude=target[:, None] + 99, group=group)
     return results | {"marks": ranks.relevant.tolist()}
 
@@ -345,11 +345,11 @@ def test_a_group_may_be_a_part_of_the_processes(ran):
         ("target", "ValueError: target: expected ids in 0..{last}, got {beyond} in process 1", None),
         ("negative", "ValueError: target: expected ids in 0..{last}, got -1 in process 1", None),
         ("exclude", "ValueError: exclude: expected ids in 0..{last}, padded with negative ids, got 99 in proc", None),
-        ("shape", "ValueError: query_embeddings: expected shape (..., 3)", "ValueError: group: expected arguments in"),
+        ("shape", "ValueError: query_embeddings: expected shape (..., 3)", "ValueError: group: expected valid arguments in"),
         ("dtype", "TypeError: target: expected a tensor of integer ids, got torch.float32", "ValueError: group: exp"),
         ("columns", "ValueError: item_embeddings: expected parts with the same number of columns, 3, got 2 in", None),
         ("bias", "ValueError: bias: expected a bias in all processes or in none", None),
-        ("bias shape", "ValueError: bias: expected shape (4,), got shape (5,)", "ValueError: group: expected argum"),
+        ("bias shape", "ValueError: bias: expected shape (4,), got shape (5,)", "ValueError: group: expected valid"),
         ("tile", "ValueError: tile: expected the same number in all processes, None, got 5 in process 1", None),
         ("empty", "ValueError: item_embeddings: expected N >= 1 rows in all parts together, got 0", None),
         ("integers", "TypeError: item_embeddings: expected a floating-point tensor, got torch.int64", None),
@@ -374,14 +374,14 @@ def test_faults_reach_all_processes(ran, fault, own, others):
 
 def test_a_bias_in_other_parts_than_the_items_is_refused(ran):
     world, results = ran
-    expected = "ValueError: group: expected arguments in" if world == 2 else "ValueError: bias: expected shape (2,)"
+    expected = "ValueError: group: expected valid arguments in" if world == 2 else "ValueError: bias: expected shape (2,)"
     assert results[1]["faults"]["bias of parts"].startswith(("ValueError: bias", expected))
 
 
 def test_values_that_may_not_be_looked_at_are_marked(ran):
     for rank, result in enumerate(ran[1]):
-        # -6: excluded ids beyond the items; -4: a target beyond them, which is marked last.
-        assert result["faults"]["marks"] == ([-4, -4] if rank == 1 else [-6, -6])
+        # Process 1 has targets beyond the items too, which are marked last.
+        assert result["faults"]["marks"] == [Outcome.BAD_TARGET if rank == 1 else Outcome.BAD_EXCLUDE] * 2
 
 
 def test_what_is_sent_does_not_grow_with_the_items(ran):
@@ -391,8 +391,8 @@ def test_what_is_sent_does_not_grow_with_the_items(ran):
             sent, calls = result["traffic"][10, queries, lists]
             assert result["traffic"][10_000, queries, lists] == (sent, calls)
             # What is sent and what is received of: the queries, their targets and lists; then of scores (float32) and
-            # three counts, in place; and 15 numbers of each process.
-            gathered = queries * (4 * 32 + 8 + 8 * lists) + 8 * 15
+            # three counts, in place; and the facts of each process.
+            gathered = queries * (4 * 32 + 8 + 8 * lists) + 8 * len(Facts._fields)
             assert sent == gathered * (world + 1) + world * queries * (4 + 3 * 8)
             assert calls == 5
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -205,3 +205,39 @@ def _sum(hits: Tensor) -> Tensor:
     elif not hits.is_floating_point() and hits.element_size() < 8:
         kind = torch.int32  # less to copy
     return hits.sum(-1, dtype=kind)
+
+
+# Rows and scores of a tile of a catalogue: with their comparisons they stay in cache, and are many enough for several
+# threads.
+CATALOGUE_ROWS, CATALOGUE_TILE = 512, 2**19
+
+
+def positions_by_tile(ids: Tensor, used: Tensor, items: int, step: int, width: int) -> Callable[[int], Tensor]:
+    """Return the function that gives the positions of ``ids`` in a tile of scores, counted row by row.
+
+    Args:
+        ids: ``(rows, H)``; items of each row.
+        used: ``(rows, H)`` bool; the ids to give the positions of, all in 0..items-1.
+        items: number of items.
+        step: number of items in a tile.
+        width: length of a row of the tile's buffer.
+
+    Returns:
+        Of the first item of a tile, the positions ``(n,)``.
+    """
+    # Sorted by tile and position, the positions of a tile are a slice: all tiles together cost one pass over the ids.
+    rows = torch.arange(ids.shape[0])[:, None]
+    listed, row, size = ids[used], rows.expand_as(ids)[used], max(ids.shape[0] * width, 1)
+    keys = (listed // step * size + row * width + listed % step).sort().values
+    edges = torch.searchsorted(keys, torch.arange(-(-items // step) + 1) * size).tolist()
+    positions = keys % size
+
+    def of_tile(first: int) -> Tensor:
+        return positions[edges[first // step] : edges[first // step + 1]]
+
+    return of_tile
+
+
+def tiles_with(ids: Tensor, items: int, step: int) -> list[int]:
+    """Return the first items of the tiles of ``step`` items that hold one of ``ids``; negative ids are padding."""
+    return [int(tile) * step for tile in np.unique(ids[ids >= 0].numpy() // step)]

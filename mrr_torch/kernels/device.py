@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -132,3 +132,35 @@ def count_runs(scores: Tensor, relevant: Tensor, competes: Tensor | None, runs: 
 
 def _add_up(where: Tensor, runs: Runs) -> Tensor:
     return runs.starts.new_zeros(runs.number).index_add_(0, runs.starts, where.long())
+
+
+# Rows and scores of a tile of a catalogue: it stays in the L2 cache, and outweighs the launch of its kernels.
+CATALOGUE_ROWS, CATALOGUE_TILE = 2048, 2**22
+
+
+def positions_by_tile(ids: Tensor, used: Tensor, items: int, step: int, width: int) -> Callable[[int], Tensor]:
+    """Return the function that gives the positions of ``ids`` in a tile of scores, counted row by row.
+
+    Args:
+        ids: ``(rows, H)``; items of each row.
+        used: ``(rows, H)`` bool; the ids to give the positions of, all in 0..items-1.
+        items: number of items.
+        step: number of items in a tile.
+        width: length of a row of the tile's buffer.
+
+    Returns:
+        Of the first item of a tile, the positions ``(rows * H,)``; ids of other tiles give the first position behind
+        the scores, ``rows * width``.
+    """
+    rows = torch.arange(ids.shape[0], device=ids.device)[:, None]
+
+    def of_tile(first: int) -> Tensor:
+        inside = used & (ids >= first) & (ids < first + step)
+        return torch.where(inside, rows * width + ids - first, ids.shape[0] * width).flatten()
+
+    return of_tile
+
+
+def tiles_with(ids: Tensor, items: int, step: int) -> range:
+    """Return the first items of the tiles of ``step`` items that may hold one of ``ids``: all."""
+    return range(0, items, step)
