@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -11,11 +10,11 @@ from torch import Tensor
 from torchmetrics.utilities import rank_zero_warn
 
 from mrr_torch import _checks
+from mrr_torch._torchmetrics import SummedStateMetric
 from mrr_torch.describe import Told, line
 from mrr_torch.distribution import BINS, Ties
 from mrr_torch.expectation import full_catalogue_gain
 from mrr_torch.intervals import Moments, normal_interval
-from mrr_torch.lifecycle import SummedStateMetric
 from mrr_torch.protocol import (
     EmptyTargetAction,
     Protocol,
@@ -269,15 +268,6 @@ class RankMetric(SummedStateMetric):
         if differing:
             rank_zero_warn(f"{differing:,} queries were seen with different ranks; the worse ones count.")
         return table
-
-    @contextmanager
-    def _synchronised(self) -> Iterator[None]:
-        """Hold the states of all processes together, as ``compute`` does."""
-        if self._is_synced:
-            yield
-            return
-        with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync):
-            yield
 
     def _check_cuts(self, top_k: Any) -> list[int | None]:
         several = isinstance(top_k, Sequence) and not isinstance(top_k, str)
