@@ -174,7 +174,8 @@ class RankDistribution(RankMetric):
         """Draw the share of queries at each rank, beyond, and missed; for several models side by side.
 
         Args:
-            val: a dict of the models' `RankDistribution` metrics by name; this metric alone if None.
+            val: a dict of the models' `RankDistribution` metrics by name; or a value of ``compute`` or ``forward``, or
+                a sequence of them, of whose queries the shares with a rank are drawn; this metric alone if None.
             ax: axes to draw into.
 
         Returns:
@@ -184,13 +185,18 @@ class RankDistribution(RankMetric):
             ModuleNotFoundError: matplotlib is not installed.
             ValueError: metrics of another protocol, which can't be compared.
         """
-        metrics = {type(self).__name__: self} if val is None else dict(val)
+        shares: dict[str, tuple[Tensor, float | None]] = {}
+        if val is not None and not isinstance(val, dict):  # collections and wrappers of torchmetrics hand values on
+            names = [type(self).__name__] if isinstance(val, Tensor) else [str(step) for step in range(len(val))]
+            for name, mass in zip(names, [val] if isinstance(val, Tensor) else val, strict=True):
+                shares[name] = mass.cpu() / mass.sum().clamp(min=1).cpu(), None
+            return plot_shares(shares, f"queries with a rank; ties: {self.protocol.ties}", ax)
+        metrics = {type(self).__name__: self} if val is None else val
         for name, metric in metrics.items():
             if metric.protocol != self.protocol:
                 raise ValueError(
                     _checks.message("val", f"metrics with {self.protocol}", f"{name!r} with {metric.protocol}")
                 )
-        shares: dict[str, tuple[Tensor, float]] = {}
         for name, metric in metrics.items():
             with metric._synchronised():
                 reading = metric._read()
