@@ -116,8 +116,10 @@ def alone_after_compute():
         add(each, mine())
     number = dist.get_rank()
     fixed.update(ranks(number + 1), query_ids=torch.tensor([number]))
-    for each in (metric, shares, collection, fixed):
+    for each in (metric, shares, collection):
         each.compute()
+    with counted() as of_table:
+        fixed.compute()
     told = {}
     with counted() as entered:
         if dist.get_rank() == 0:
@@ -134,13 +136,14 @@ def alone_after_compute():
             shares.plot()
             metric.plot()
     # The states are those of this process again.
-    return told, entered, metric.metric_state[metric.protocol.state_name].sum()
+    return told, entered, metric.metric_state[metric.protocol.state_name].sum(), len(of_table)
 
 
 def test_every_read_out_after_compute_is_local_to_the_process_that_calls_it(tmp_path):
     results = in_processes(3, alone_after_compute, tmp_path)
     told = results[0][0]
-    assert all(not entered for _, entered, _ in results)
+    assert all(not entered for _, entered, _, _ in results)
+    assert all(of_table == 2 for *_, of_table in results)
     assert "; 4 queries;" in told["describe"]
     assert told["describe"] == told["clone"] == told["moved"]
     assert told["member"].startswith("hit_rate@5 1.0000")
@@ -336,6 +339,8 @@ class Watching(MeanReciprocalRank):
         self.add_state("seen", [], "cat")
         self.add_state("number", torch.zeros((), dtype=torch.int64), "sum")
         self.add_state("largest", torch.zeros((), dtype=torch.int64), "max")
+        self.add_state("wide", torch.zeros(20, 20, dtype=torch.float64), "max")
+        self.add_state("few", torch.zeros((), dtype=torch.int32), "sum")
         self.add_state("average", torch.zeros(2), "mean")
         self.add_state("fewest", torch.full((), 1000.0), "min")
 
@@ -344,6 +349,8 @@ class Watching(MeanReciprocalRank):
         self.seen.append(preds.higher + 1)
         self.number = self.number + preds.higher.numel()
         self.largest = self.largest.maximum(2**60 + preds.higher.max())
+        self.wide = self.wide.maximum(preds.higher.max() * torch.eye(20))
+        self.few = self.few + 1
         self.average = self.average + 4.0
         self.fewest = self.fewest.minimum(preds.higher.min() + 1)
 
@@ -361,7 +368,10 @@ def test_states_of_a_subclass_are_reduced_as_torchmetrics_does(tmp_path):
     for number, (states, value, own) in enumerate(in_processes(2, subclass, tmp_path)):
         assert sorted(torch.cat([states["seen"]]).tolist()) == [1, 2, 5]
         assert states["number"] == 3
-        assert states["largest"] == 2**60 + 4
+        assert int(states["largest"]) == 2**60 + 4
+        assert torch.equal(states["wide"], 4 * torch.eye(20))
+        assert states["few"] == 2
+        assert states["few"].dtype == torch.int64  # torch.sum of int32, which torchmetrics takes
         assert states["average"].tolist() == [4, 4]
         assert states["fewest"] == 1
         assert value == mrr([1, 2, 5])
