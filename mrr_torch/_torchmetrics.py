@@ -1,4 +1,7 @@
-"""A torchmetrics metric with one summed state: what torchmetrics leaves open, or does wrong, for such a metric."""
+"""What torchmetrics leaves open or does wrong for metrics whose states add up.
+
+Private names of torchmetrics stand in this file and in `_synchronise` only.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from torchmetrics.utilities import plot
 
 from mrr_torch import _checks
 from mrr_torch._device import state_dtype
+from mrr_torch._synchronise import State, SynchronisedMetric, same
 
 
 def need_matplotlib() -> None:
@@ -20,8 +24,8 @@ def need_matplotlib() -> None:
     plot._error_on_missing_matplotlib()
 
 
-class SummedStateMetric(Metric):
-    """A metric whose states add up: refused updates leave no trace, moves never cast.
+class SummedStateMetric(SynchronisedMetric):
+    """A metric whose states add up: a failed call changes nothing, loading and merging are checked, moves never cast.
 
     Attributes:
         batch_alone: within ``forward``, where the state is that of one batch.
@@ -29,18 +33,21 @@ class SummedStateMetric(Metric):
 
     batch_alone = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Keep properties from `torch.jit.script`, which compiles those that are not listed."""
+        super().__init_subclass__(**kwargs)
+        attributes = [item for base in cls.__mro__ for item in vars(base).items()]
+        cls.__jit_unused_properties__ = [name for name, value in attributes if isinstance(value, property)]
+
+    @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Add a batch and return the value of this batch alone; bad input leaves the metric as it was."""
-        # torchmetrics resets the state before it updates, to another tensor, so references suffice.
-        before = dict(self.__dict__)
-        self.batch_alone = True
-        try:
-            return super().forward(*args, **kwargs)
-        except Exception:
-            self.__dict__.update(before)
-            raise
-        finally:
-            self.batch_alone = False
+        """Add a batch and return the value of this batch alone; a failed call leaves the metric as it was."""
+        with self._all_or_nothing():
+            self.batch_alone = True
+            try:
+                return super().forward(*args, **kwargs)
+            finally:
+                self.batch_alone = False
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add the queries of another metric of the same class and settings, or of its states by name, to this one.
@@ -49,62 +56,100 @@ class SummedStateMetric(Metric):
             TypeError: neither a metric of this class nor a dict.
             ValueError: states of other settings, or of another shape.
         """
-        # torchmetrics, where it has this method, leaves the value of before the merge in the cache, and the count of
-        # updates as it was.
-        updates = 1
-        if isinstance(incoming_state, type(self)):
-            updates, incoming_state = (
-                incoming_state.update_count,
-                {name: getattr(incoming_state, name) for name in incoming_state._defaults},
-            )
-        if not isinstance(incoming_state, dict):
+        # torchmetrics keeps the value of before the merge, and the count of updates.
+        states: Any = incoming_state.metric_state if isinstance(incoming_state, type(self)) else incoming_state
+        if not isinstance(states, dict):
             expected = f"a {type(self).__name__} or a dict of its states"
             raise TypeError(_checks.message("incoming_state", expected, type(incoming_state).__name__))
         for name in self._defaults:
-            if name not in incoming_state:
-                raise ValueError(_checks.message("incoming_state", f"the state {name}", sorted(incoming_state)))
-            _checks.same_shape(name, incoming_state[name], _checks.shape(getattr(self, name)))
-        self._reduce_states(incoming_state)
-        self._computed = None
-        self._update_count += updates
+            if name not in states:
+                raise ValueError(_checks.message("incoming_state", f"the state {name}", sorted(states)))
+            self._check_state(name, name, states[name])
+        updates = incoming_state.update_count if isinstance(incoming_state, Metric) else int(self._differs(states))
+        with self._all_or_nothing():
+            self._computed = None
+            self._update_count += updates
+            self._reduce_states(states)
 
     def _wrap_update(self, update: Callable[..., None]) -> Callable[..., None]:
-        """Let a refused update leave no trace: torchmetrics counts it, and drops the cached value, before it runs."""
+        """Let a failed update change nothing: torchmetrics counts it, and drops what is kept, before it runs."""
         wrapped = super()._wrap_update(update)
 
         @functools.wraps(update)
-        def atomic(*args: Any, **kwargs: Any) -> None:
-            before = self._update_count, self._computed
+        def all_or_nothing(*args: Any, **kwargs: Any) -> None:
+            before = self._snapshot()
             try:
                 wrapped(*args, **kwargs)
-            except Exception:
-                self._update_count, self._computed = before
+            except BaseException:
+                self._restore(*before)
                 raise
 
-        return atomic
+        return all_or_nothing
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> nn.Module:
         """Move the state where ``fn`` moves tensors, but never cast it: bfloat16 could not count to 257."""
 
         def moved(tensor: Tensor) -> Tensor:
             device = fn(tensor.new_empty(0, dtype=torch.float32)).device
-            if tensor.is_floating_point() and state_dtype(device) != torch.float64:
+            if tensor.is_floating_point() and state_dtype(device) != state_dtype(tensor.device):
                 return tensor.to(device, state_dtype(device))
             result = fn(tensor)
             return result if result.dtype == tensor.dtype else tensor.to(result.device)
 
-        return super()._apply(moved, exclude_state)
+        this = super()._apply(moved, exclude_state)
+        if self._kept is not None:
+            self._kept = {name: _each(moved, state) for name, state in self._kept.items()}
+        return this
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in self._defaults:
-            key = prefix + name
-            if key not in state_dict:
-                continue
-            current = getattr(self, name)
-            _checks.same_shape(key, state_dict[key], _checks.shape(current))
-            # A copy: the caller's checkpoint is not to be added to.
-            state_dict[key] = state_dict[key].to(current.device, current.dtype, copy=True)
-            # torchmetrics would go on giving the value of before, or warn that there was no update.
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        keys = {name: prefix + name for name in self._defaults if prefix + name in state_dict}
+        given = {name: state_dict.pop(key) for name, key in keys.items()}
+        errors = []
+        for name, state in given.items():
+            try:
+                self._check_state(keys[name], name, state)
+            except (TypeError, ValueError) as error:
+                errors.append(str(error))
+        error_msgs.extend(errors)  # the modules beside this one are loaded; then torch raises for all errors
+        if given and not errors:
+            for name, state in given.items():
+                setattr(self, name, self._copied(state, getattr(self, name)))
+            # torchmetrics would go on giving the value of before, and warn that there was no update.
             self._computed = None
-            self._update_count = max(self._update_count, 1)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+            self._update_count = max(self._update_count, 1) if self._differs(self.metric_state) else 0
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def _check_state(self, key: str, name: str, state: Any) -> None:
+        """Check a state that is to be loaded or merged."""
+        current = getattr(self, name)
+        if isinstance(current, Tensor):
+            if not isinstance(state, Tensor):
+                raise TypeError(_checks.message(key, "a tensor", type(state).__name__))
+            _checks.same_shape(key, state, _checks.shape(current))
+        elif not isinstance(state, list):
+            raise TypeError(_checks.message(key, "a list of tensors", type(state).__name__))
+
+    def _copied(self, state: State, current: State) -> State:
+        """Return a copy of a checkpoint's state, which is not to be added to, where the present state is."""
+        if isinstance(state, Tensor) and isinstance(current, Tensor):
+            return state.to(current.device, current.dtype, copy=True)
+        return [item.to(self.device, copy=True) for item in state]
+
+    def _differs(self, states: dict[str, State]) -> bool:
+        """Return True if ``states`` are others than those of a metric that was never updated."""
+        return not all(same(default, states[name]) for name, default in self._defaults.items())
+
+
+def _each(move: Callable[[Tensor], Tensor], state: State) -> State:
+    return move(state) if isinstance(state, Tensor) else [move(item) for item in state]

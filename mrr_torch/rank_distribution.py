@@ -47,7 +47,7 @@ class RankDistribution(RankMetric):
 
         Without ties these are whole numbers. Realistic ranks half-way between two count at the higher number.
         """
-        return self._result(self._mass(self._reading()))
+        return self._result(self._mass(self._read()))
 
     def missed(self) -> Tensor:
         """Return the number of queries whose relevant item was not retrieved or has no score; synchronised."""
@@ -83,7 +83,8 @@ class RankDistribution(RankMetric):
         """Draw the share of queries at each rank, beyond, and missed; for several models side by side.
 
         Args:
-            val: a dict of the models' `RankDistribution` metrics by name; this metric alone if None.
+            val: a dict of the models' `RankDistribution` metrics by name; or a value of ``compute`` or ``forward``, or
+                a sequence of them, of whose queries the shares with a rank are drawn; this metric alone if None.
             ax: axes to draw into.
 
         Returns:
@@ -91,20 +92,25 @@ class RankDistribution(RankMetric):
 
         Raises:
             ModuleNotFoundError: matplotlib is not installed.
-            ValueError: metrics of another protocol, which can't be compared.
+            ValueError: metrics with other settings, which can't be compared.
         """
-        metrics = {type(self).__name__: self} if val is None else dict(val)
+        shares: dict[str, tuple[Tensor, float | None]] = {}
+        if val is not None and not isinstance(val, dict):  # collections and wrappers of torchmetrics hand values on
+            names = [type(self).__name__] if isinstance(val, Tensor) else [str(step) for step in range(len(val))]
+            for name, mass in zip(names, [val] if isinstance(val, Tensor) else val, strict=True):
+                shares[name] = mass.cpu() / mass.sum().clamp(min=1).cpu(), None
+            return plot_shares(shares, f"queries with a rank; ties: {self.settings.ties}", ax)
+        metrics = {type(self).__name__: self} if val is None else val
         for name, metric in metrics.items():
             if metric.settings != self.settings:
-                raise ValueError(
-                    _checks.message("val", f"metrics with {self.settings}", f"{name!r} with {metric.settings}")
-                )
-        shares: dict[str, tuple[Tensor, float]] = {}
+                expected = f"metrics with {self.settings}"
+                raise ValueError(_checks.message("val", expected, f"{name!r} with {metric.settings}"))
         for name, metric in metrics.items():
             reading = metric._reading()
-            queries = max(reading.queries, 1)
-            shares[name] = metric._mass(reading) / queries, metric._missed(reading) / queries
-        title = f"{reading.queries:,} queries; {mode(self.settings, reading.candidates)}; ties: {self.settings.ties}"
+            number = max(reading.queries, 1)
+            shares[name] = metric._mass(reading) / number, metric._missed(reading) / number
+        queries = _checks.queries(reading.queries)
+        title = f"{queries}; {mode(self.settings, reading.candidates)}; ties: {self.settings.ties}"
         return plot_shares(shares, title, ax)
 
     def _mass(self, reading: Reading) -> Tensor:

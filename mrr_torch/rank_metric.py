@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -172,10 +171,11 @@ class RankMetric(SummedStateMetric):
     def describe(self) -> str:
         """Return one line with the values, their intervals, the chance level, and how they were computed.
 
-        An MRR can only be compared with one computed the same way, so paste the line with the value. It is synchronised
-        across processes like ``compute``: all of them have to call it. Intervals are 95 % unless ``confidence`` says
-        otherwise; the chance level is the expected value of a random ranking on the same queries, and left out where it
-        is not known (retrieved lists, queries with several relevant items).
+        An MRR can only be compared with one computed the same way, so paste the line with the value. After ``compute``
+        on all processes it is local, until the next update; before, all processes have to call it, as with ``compute``.
+        Intervals are 95 % unless ``confidence`` says otherwise. The chance level is the expected value of a random
+        ranking on the same queries; it is left out where it is not known (retrieved lists, queries with several relevant
+        items).
 
         >>> from mrr_torch import MeanReciprocalRank
         >>> metric = MeanReciprocalRank(10)
@@ -221,7 +221,7 @@ class RankMetric(SummedStateMetric):
         Raises:
             ValueError: bad values that ``update`` could not read without synchronising with the device.
         """
-        reading = self._reading()
+        reading = self._read()
         values: dict[str, float] = {}
         for k in self._cuts:
             values |= self._read_outs(self._name(k), self._moments(reading, k), self.interval)
@@ -253,15 +253,6 @@ class RankMetric(SummedStateMetric):
     def _reading(self) -> Reading:
         with self._synchronised():
             return self._read()
-
-    @contextmanager
-    def _synchronised(self) -> Iterator[None]:
-        """Hold the states of all processes together, as ``compute`` does."""
-        if self._is_synced:
-            yield
-            return
-        with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync):
-            yield
 
     def _moments(self, reading: Reading, k: int | None) -> Moments:
         return reading.moments(self.gain, k, tail=k is None)

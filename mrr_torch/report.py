@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -85,11 +86,11 @@ def _value(value: Value, confidence: float) -> str:
     return text + (")" if value.chance is None else f", chance {value.chance:.4f})")
 
 
-def plot_shares(shares: dict[str, tuple[Tensor, float]], title: str, ax: Any = None) -> tuple[Any, Any]:
+def plot_shares(shares: Mapping[str, tuple[Tensor, float | None]], title: str, ax: Any = None) -> tuple[Any, Any]:
     """Draw the share of queries at each rank, beyond, and missed, one group of bars for each model.
 
     Args:
-        shares: per model ``(top_k + 1,)`` shares at ranks 1 .. top_k and beyond, and the share missed.
+        shares: per model ``(top_k + 1,)`` shares at ranks 1 .. top_k and beyond, and the share missed (None: unknown).
         title: says the protocol.
         ax: axes to draw into; new ones if None.
 
@@ -107,16 +108,18 @@ def plot_shares(shares: dict[str, tuple[Tensor, float]], title: str, ax: Any = N
     width = 0.8 / len(shares)
     # Gaps set "beyond" and "missed" apart from the ranks, and leave room for their labels.
     gap = max(2.0, top_k / 12)
-    beyond, missing = top_k + gap, top_k + 2 * gap
+    extra = {top_k + gap: f"> {top_k}"}
+    if any(missed is not None for _, missed in shares.values()):
+        extra[top_k + 2 * gap] = "missed"
+    positions = [*range(1, top_k + 1), *extra]
     # From dark to light, so that the models differ in print too; hatches tell more than three apart.
     for i, (name, (mass, missed)) in enumerate(shares.items()):
         heights = torch.zeros(top_k + 2)
         heights[: mass.shape[0] - 1] = mass[:-1]
-        heights[top_k], heights[top_k + 1] = mass[-1], missed
-        positions = [*range(1, top_k + 1), beyond, missing]
+        heights[top_k], heights[top_k + 1] = mass[-1], missed or 0.0
         ax.bar(
             [at + (i - (len(shares) - 1) / 2) * width for at in positions],
-            heights.tolist(),
+            heights[: len(positions)].tolist(),
             width,
             label=name,
             color=plt.get_cmap("viridis")(i / max(len(shares) - 1, 1) * 0.85),
@@ -126,7 +129,7 @@ def plot_shares(shares: dict[str, tuple[Tensor, float]], title: str, ax: Any = N
         )
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, top_k) if top_k / step <= 15)
     ticks = [rank for rank in range(1, top_k + 1) if rank == 1 or rank % step == 0]
-    ax.set_xticks([*ticks, beyond, missing], [*map(str, ticks), f"> {top_k}", "missed"])
+    ax.set_xticks([*ticks, *extra], [*map(str, ticks), *extra.values()])
     ax.set_xlabel("rank of the first relevant item")
     ax.set_ylabel("share of queries")
     ax.set_ylim(bottom=0)

@@ -161,8 +161,8 @@ class RankHistogram(NamedTuple):
         ranks = Ranks(*map(_checks.flat, ranked.ranks))
         stand = standings(ranked, self.settings.ties, self.settings.num_negatives, edge=self.bins)
         ones = state.new_ones(1).expand(ranks.higher.shape) if weights is None else weights
-        # Each query adds its weight at one index: its step if it stands at just one, or its outcome. What is spread over
-        # ranks goes to the index that nothing reads, and is added below.
+        # Each query adds its weight at one index: its step if it stands at just one, or its outcome. What is spread
+        # over ranks goes to the index that nothing reads, and is added below.
         near = kernel.none_beyond(stand.step, steps - 1) if ranked.last is None or ranked.last > self.bins else True
         place = stand.step if near else stand.step.clamp(max=steps)
         if stand.at_step is not None:
