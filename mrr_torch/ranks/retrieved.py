@@ -200,7 +200,7 @@ def _among(ids: Tensor, sets: Tensor) -> Tensor:
         for wanted in sets.unbind(1):
             found |= ids == wanted[:, None]
         return found
-    ordered: Tensor = kernels.backend(ids).sort_rows(sets)
+    ordered: Tensor = kernels.backend(ids).sort_rows(sets).contiguous()  # sorting keeps strides, searching warns of it
     index = torch.searchsorted(ordered, ids.contiguous()).clamp_(max=sets.shape[1] - 1)
     return ordered.gather(1, index) == ids
 
