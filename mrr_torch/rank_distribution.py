@@ -51,7 +51,7 @@ class RankDistribution(RankMetric):
 
     def missed(self) -> Tensor:
         """Return the number of queries whose relevant item was not retrieved or has no score; synchronised."""
-        return self._result(torch.tensor(self._missed(self._reading()), dtype=torch.float64))
+        return self._result(torch.tensor(self._missed(self._reading()), dtype=torch.float64, device="cpu"))
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:
         """Return quantiles of the rank over all queries; 0.5 is the median.

@@ -174,8 +174,7 @@ class RankMetric(SummedStateMetric):
         An MRR can only be compared with one computed the same way, so paste the line with the value. After ``compute``
         on all processes it is local, until the next update; before, all processes have to call it, as with ``compute``.
         Intervals are 95 % unless ``confidence`` says otherwise. The chance level is the expected value of a random
-        ranking on the same queries; it is left out where it is not known (retrieved lists, queries with several relevant
-        items).
+        ranking on the same queries; it is left out where it is not known (retrieved lists, several relevant items).
 
         >>> from mrr_torch import MeanReciprocalRank
         >>> metric = MeanReciprocalRank(10)

@@ -114,7 +114,7 @@ def plot_shares(shares: Mapping[str, tuple[Tensor, float | None]], title: str, a
     positions = [*range(1, top_k + 1), *extra]
     # From dark to light, so that the models differ in print too; hatches tell more than three apart.
     for i, (name, (mass, missed)) in enumerate(shares.items()):
-        heights = torch.zeros(top_k + 2)
+        heights = torch.zeros(top_k + 2, device="cpu")
         heights[: mass.shape[0] - 1] = mass[:-1]
         heights[top_k], heights[top_k + 1] = mass[-1], missed or 0.0
         ax.bar(

@@ -156,7 +156,7 @@ def count_runs(scores: Tensor, relevant: Tensor, competes: Tensor | None, runs: 
         competes: ``(T,)`` bool; items that are relevant or compete; all if None.
         runs: from `runs`.
     """
-    parts = [[torch.zeros(0, dtype=torch.int64)] * len(RunCounts._fields)]
+    parts = [[runs.starts.new_zeros(0)] * len(RunCounts._fields)]
     assert runs.lengths is not None
     first, ends = 0, runs.starts + runs.lengths
     while first < runs.number:
@@ -226,10 +226,10 @@ def positions_by_tile(ids: Tensor, used: Tensor, items: int, step: int, width: i
         Of the first item of a tile, the positions ``(n,)``.
     """
     # Sorted by tile and position, the positions of a tile are a slice: all tiles together cost one pass over the ids.
-    rows = torch.arange(ids.shape[0])[:, None]
+    rows = torch.arange(ids.shape[0], device=ids.device)[:, None]
     listed, row, size = ids[used], rows.expand_as(ids)[used], max(ids.shape[0] * width, 1)
     keys = (listed // step * size + row * width + listed % step).sort().values
-    edges = torch.searchsorted(keys, torch.arange(-(-items // step) + 1) * size).tolist()
+    edges = torch.searchsorted(keys, torch.arange(-(-items // step) + 1, device=keys.device) * size).tolist()
     positions = keys % size
 
     def of_tile(first: int) -> Tensor:

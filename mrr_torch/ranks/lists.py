@@ -124,9 +124,9 @@ def rank_lists(
         positions.append(position or 0)
         missing = Outcome.MISSED if ids else Outcome.EMPTY
         outcomes.append(missing.value if position is None else 1)
-    higher = torch.tensor(positions, dtype=torch.int64)
-    several = torch.tensor([len(ids) > 1 for ids in wanted], dtype=torch.bool)
-    relevant_found = torch.tensor(outcomes, dtype=torch.int64)
+    higher = torch.tensor(positions, dtype=torch.int64, device="cpu")
+    several = torch.tensor([len(ids) > 1 for ids in wanted], dtype=torch.bool, device="cpu")
+    relevant_found = torch.tensor(outcomes, dtype=torch.int64, device="cpu")
     return Ranks(higher, torch.zeros_like(higher), relevant_found, with_several(torch.zeros_like(higher), several))
 
 
