@@ -91,6 +91,16 @@ def integer_tensor(name: str, value: Any, like: Tensor, *, expected: str = "a te
     return tensor.long()  # the same tensor if it is int64 already
 
 
+def numbers_tensor(name: str, value: Any, like: Tensor) -> Tensor:
+    """Check that ``value`` is a tensor of real numbers (bool refused) on the device of ``like``; detach it."""
+    expected = "a tensor of real numbers"
+    tensor = dense_tensor(name, value, expected)
+    if tensor.dtype not in SCORES - {torch.bool}:
+        raise TypeError(message(name, expected, tensor.dtype))
+    same_device(name, tensor, like)
+    return tensor.detach()
+
+
 def bool_tensor(name: str, value: Any, like: Tensor) -> Tensor:
     """Check that ``value`` is a bool tensor of the shape and on the device of ``like``."""
     tensor = dense_tensor(name, value, "a bool tensor")

@@ -137,7 +137,7 @@ def _values(batch: Batch, top_k: Any, settings: Settings) -> tuple[Tensor, Tenso
     skipped = (outcome == Outcome.IGNORED.value) | (outcome == Outcome.PADDING.value)
     if settings.empty_target_action == "skip":
         skipped |= outcome == Outcome.EMPTY.value
-    invalid = (outcome <= Outcome.BAD_TARGET.value) & (outcome > Outcome.PADDING.value)
+    invalid = (outcome <= Outcome.BAD_TARGET.value) & (outcome != Outcome.PADDING.value)
     if settings.empty_target_action == "error":
         invalid |= outcome == Outcome.EMPTY.value
     value = value.masked_fill(skipped | invalid, torch.nan)

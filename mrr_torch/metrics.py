@@ -52,7 +52,7 @@ class MeanReciprocalRank(RankMetric):
             raise ValueError(_checks.message("num_queries", "the number of queries, for per_query", "None"))
         ranks = self._reading().ranks
         assert ranks is not None
-        settings = self.settings._asdict()
+        settings = {name: getattr(self.settings, name) for name in ("ties", "empty_target_action", "num_negatives")}
         values = {self._name(k): reciprocal_rank(ranks, top_k=k, **settings).to(self.device) for k in self._cuts}
         return values if isinstance(self.top_k, Sequence) else values[self._name(self._cuts[0])]
 

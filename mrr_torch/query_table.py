@@ -17,7 +17,7 @@ from mrr_torch._device import state_dtype, to_device
 from mrr_torch.ranks import Outcome, Ranks, with_several
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.reading import Reading
-from mrr_torch.state import Extras, RankHistogram
+from mrr_torch.state import Extras, RankHistogram, check_extras
 
 INT32 = torch.iinfo(torch.int32)
 UNSEEN = INT32.min
@@ -57,7 +57,7 @@ class QueryTable(NamedTuple):
             states[self.names[1]] = (weights, "max")
         return states
 
-    def check(self, extras: Extras, ranks: Ranks) -> Extras:
+    def check(self, extras: Extras, ranks: Ranks) -> tuple[Extras, Ranks]:
         """Check ``query_ids``; where ids out of range cannot be read they are marked when they are entered."""
         if extras.query_ids is None:
             expected = "the ids of the queries, with num_queries"
@@ -67,7 +67,7 @@ class QueryTable(NamedTuple):
         outside = (ids < 0) | (ids >= self.num_queries)
         expected = f"ids in 0..{self.num_queries - 1} (num_queries={self.num_queries})"
         _checks.refuse(outside, "query_ids", expected, lambda: int(ids[outside][0]))
-        return extras._replace(query_ids=ids)
+        return check_extras(extras._replace(query_ids=ids), ranks, self.histogram.settings)
 
     def add(self, states: dict[str, Tensor], ranked: Ranked, extras: Extras) -> dict[str, Tensor]:
         """Enter a batch without synchronising; skipped queries are not entered. The table is changed in place."""

@@ -42,22 +42,32 @@ class RankDistribution(RankMetric):
         """Return Wilson's interval of a share."""
         return wilson_interval(moments, confidence)
 
-    def compute(self) -> Tensor:
+    def _result_of(self, reading: Reading) -> Tensor | dict[str, Tensor]:
+        masses = {self.key + suffix: self._result(self._mass(part)) for suffix, part in self._of_cohorts(reading)}
+        return masses if self.settings.cohorts else masses[self.key]
+
+    def compute(self) -> Tensor | dict[str, Tensor]:
         """Return ``(top_k + 1,)``: the mass of queries at ranks 1 .. top_k, and beyond; misses are in none of these.
 
-        Without ties these are whole numbers. Realistic ranks half-way between two count at the higher number.
+        Without ties these are whole numbers; with weights sums of weights. Realistic ranks half-way between two count
+        at the higher number. With ``cohorts`` a dict, one entry for all queries and one for each cohort.
         """
-        return self._result(self._mass(self._read()))
+        return super().compute()
 
-    def missed(self) -> Tensor:
-        """Return the number of queries whose relevant item was not retrieved or has no score; synchronised."""
-        return self._result(torch.tensor(self._missed(self._reading()), dtype=torch.float64, device="cpu"))
+    def missed(self, *, cohort: str | None = None) -> Tensor:
+        """Return the number of queries whose relevant item was not retrieved or has no score; synchronised.
 
-    def quantile(self, q: float | Sequence[float]) -> Tensor:
+        Args:
+            cohort: name of a cohort; all queries if None.
+        """
+        return self._result(torch.tensor(self._missed(self._part(cohort)), dtype=torch.float64, device="cpu"))
+
+    def quantile(self, q: float | Sequence[float], *, cohort: str | None = None) -> Tensor:
         """Return quantiles of the rank over all queries; 0.5 is the median.
 
         Args:
             q: one or more numbers within 0 .. 1.
+            cohort: name of a cohort; all queries if None.
 
         Returns:
             A scalar, or one value for each q: the lowest rank that at least this share of the queries reaches; inf for
@@ -69,8 +79,8 @@ class RankDistribution(RankMetric):
         shares = torch.tensor(q, dtype=torch.float64, device="cpu")
         if not bool(((shares >= 0) & (shares <= 1)).all()):
             raise ValueError(_checks.message("q", "numbers within 0..1", q))
-        reading = self._reading()
-        seen, queries = reading.counts, reading.queries
+        reading = self._part(cohort)
+        seen, queries = reading.weighted, reading.total
         if not queries:
             return self._result(torch.full_like(shares, torch.nan))
         # A little less than asked for: sums of thirds must not miss a whole number by the last bit.
@@ -107,14 +117,20 @@ class RankDistribution(RankMetric):
                 raise ValueError(_checks.message("val", expected, f"{name!r} with {metric.settings}"))
         for name, metric in metrics.items():
             reading = metric._reading()
-            number = max(reading.queries, 1)
+            number = reading.total or 1.0
             shares[name] = metric._mass(reading) / number, metric._missed(reading) / number
         queries = _checks.queries(reading.queries)
         title = f"{queries}; {mode(self.settings, reading.candidates)}; ties: {self.settings.ties}"
         return plot_shares(shares, title, ax)
 
+    def _part(self, cohort: str | None) -> Reading:
+        """Return the reading of all queries, or of a cohort."""
+        if cohort is not None:
+            _checks.one_of("cohort", cohort, self.settings.cohorts)
+        return dict(self._of_cohorts(self._reading()))["" if cohort is None else f"/{cohort}"]
+
     def _mass(self, reading: Reading) -> Tensor:
-        top_k, seen = self._cuts[0] or 0, reading.counts
+        top_k, seen = self._cuts[0] or 0, reading.weighted
         step = seen.ranks.ceil().long().clamp(max=top_k + 1) - 1
         mass = seen.mass.new_zeros(top_k + 1).index_add_(0, step, self._with_certain(reading))
         mass[-1] += seen.beyond
@@ -122,13 +138,13 @@ class RankDistribution(RankMetric):
 
     def _with_certain(self, reading: Reading) -> Tensor:
         """Return the mass at each rank, queries that count 1 without a relevant item at rank 1."""
-        mass = reading.counts.mass.clone()
+        mass = reading.weighted.mass.clone()
         mass[0] += reading.certain
         return mass
 
     def _missed(self, reading: Reading) -> float:
         empty = (Outcome.EMPTY,) if self.settings.empty_target_action == "neg" else ()
-        return float(sum(reading.count(outcome) for outcome in (Outcome.MISSED, Outcome.NAN, *empty)))
+        return sum(reading.weighted.outcomes[outcome] for outcome in (Outcome.MISSED, Outcome.NAN, *empty))
 
     def _result(self, values: Tensor) -> Tensor:
         return values.to(self.device, torch.get_default_dtype())

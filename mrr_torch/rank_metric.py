@@ -14,11 +14,18 @@ from mrr_torch._torchmetrics import SummedStateMetric
 from mrr_torch.intervals import Moments, normal_interval
 from mrr_torch.query_table import QueryTable
 from mrr_torch.ranks import Ranks
-from mrr_torch.ranks.batch import Batch, rank_batch
+from mrr_torch.ranks.batch import Batch, Ranked, rank_batch
 from mrr_torch.reading import Reading, refuse_empty
 from mrr_torch.report import Value, line
 from mrr_torch.sampling.estimate import full_catalogue_gain
-from mrr_torch.settings import EmptyTargetAction, Settings, check_catalogue_size, check_confidence, check_cuts
+from mrr_torch.settings import (
+    EmptyTargetAction,
+    Settings,
+    check_catalogue_size,
+    check_confidence,
+    check_cuts,
+    refuse_other_names,
+)
 from mrr_torch.state import BINS, Extras, RankHistogram
 from mrr_torch.ties import Ties
 
@@ -55,6 +62,9 @@ class RankMetric(SummedStateMetric):
             whichever process ``update`` sees it (``query_ids``): padded samplers, resumed runs. A query that is seen
             with different counts counts as the worst of them together, and a warning tells how many. It costs 32 bytes
             a query.
+        cohorts: names of cohorts of queries, or their number: the result has a value for each beside the overall one
+            (``"mrr@10"``, ``"mrr@10/new"``, ...). ``update`` takes ``cohort``. The state is 1 + cohorts times as large.
+        weighted: the mean is weighted; ``update`` takes ``weights``.
         kwargs: of `torchmetrics.Metric`.
 
     Raises:
@@ -75,6 +85,7 @@ class RankMetric(SummedStateMetric):
     plot_upper_bound: float | None = 1.0
 
     key: ClassVar[str]
+    separator = "@"  # between the key and the cut-off
 
     def __init__(
         self,
@@ -88,14 +99,18 @@ class RankMetric(SummedStateMetric):
         confidence: float | None = None,
         catalogue_size: int | None = None,
         num_queries: int | None = None,
+        cohorts: int | Sequence[str] | None = None,
+        weighted: bool = False,
         **kwargs: Any,
     ) -> None:
-        _hint(kwargs)
+        refuse_other_names(kwargs)
         super().__init__(**kwargs)
         self.top_k = top_k
         self.confidence = check_confidence(confidence)
         self.catalogue_size = check_catalogue_size(catalogue_size, num_negatives)
-        self.settings = Settings.check(ties, empty_target_action, ignore_index, num_negatives, miss_index)
+        self.settings = Settings.check(
+            ties, empty_target_action, ignore_index, num_negatives, miss_index, cohorts, weighted
+        )
         self.num_queries = None if num_queries is None else _checks.positive_int("num_queries", num_queries)
         self._cuts = self._check_cuts(top_k)
         # Cut-offs beyond the usual number of bins get a longer state (of another shape, so never shared by mistake).
@@ -124,6 +139,8 @@ class RankMetric(SummedStateMetric):
         mask: Tensor | None = None,
         relevant: Tensor | None = None,
         query_ids: Tensor | None = None,
+        cohort: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> None:
         """Add a batch of queries. Bad input is refused and leaves the metric as it was; no device is synchronised.
 
@@ -142,31 +159,41 @@ class RankMetric(SummedStateMetric):
                 ``target``: the best-scored counts, the others do not compete. Ids are columns, or those in
                 ``candidates``.
             query_ids: ``(...)``; integer ids of the queries, with ``num_queries`` and only then (not with ``indexes``).
+            cohort: ``(...)``; integer cohort of each query, 0..cohorts-1, with ``cohorts`` and only then. With
+                ``indexes`` for each query in the order of the ids.
+            weights: ``(...)``; finite weight >= 0 of each query, any real dtype, with ``weighted`` and only then. With
+                ``indexes`` for each query in the order of the ids.
 
         Raises:
             TypeError: an argument of the wrong type or dtype.
             ValueError: a wrong shape or device; on a CPU also a wrong value. On an accelerator these are counted and
                 raised by ``compute``.
         """
+        batch = Batch(preds, target, indexes, candidates, exclude, mask, relevant)
+        ranked, extras = self._rank(batch, Extras(query_ids, cohort, weights))
+        states = {name: getattr(self, name) for name in self._store.names}
+        for name, state in self._store.add(states, ranked, extras).items():
+            setattr(self, name, state)
+
+    def _rank(self, batch: Batch, extras: Extras) -> tuple[Ranked, Extras]:
+        """Check and rank a batch; move what is known of it to the device of the state."""
         ranked = rank_batch(
-            Batch(preds, target, indexes, candidates, exclude, mask, relevant),
+            batch,
             ignore_index=self.settings.ignore_index,
             miss_index=self.settings.miss_index,
             num_negatives=self.settings.num_negatives,
         )
         refuse_empty(ranked.ranks, self.settings.empty_target_action)
-        if self.num_queries is not None and indexes is not None:
-            raise ValueError(_checks.message("indexes", "None with num_queries", type(indexes).__name__))
-        extras = self._store.check(Extras(query_ids), ranked.ranks)
-        states = {name: getattr(self, name) for name in self._store.names}
-        device = next(iter(states.values())).device
-        if ranked.ranks.higher.device != device:
-            if not isinstance(preds, Ranks):  # a few numbers are moved, scores are not
-                raise ValueError(_checks.message("preds", f"a tensor on {device}, as the metric", preds.device))
-            ranked = ranked._replace(ranks=Ranks(*(to_device(field, device) for field in ranked.ranks)))
+        if self.num_queries is not None and batch.indexes is not None:
+            raise ValueError(_checks.message("indexes", "None with num_queries", type(batch.indexes).__name__))
+        extras, ranks = self._store.check(extras, ranked.ranks)
+        device = getattr(self, self._store.names[0]).device
+        if ranks.higher.device != device:
+            if not isinstance(batch.preds, (Ranks, Ranked)):  # a few numbers are moved, scores are not
+                raise ValueError(_checks.message("preds", f"a tensor on {device}, as the metric", batch.preds.device))
+            ranks = Ranks(*(to_device(field, device) for field in ranks))
             extras = Extras(*(None if value is None else to_device(value, device) for value in extras))
-        for name, state in self._store.add(states, ranked, extras).items():
-            setattr(self, name, state)
+        return ranked._replace(ranks=ranks), extras
 
     def describe(self) -> str:
         """Return one line with the values, their intervals, the chance level, and how they were computed.
@@ -183,13 +210,15 @@ class RankMetric(SummedStateMetric):
         'mrr@10 1.0000 (95% 1.0000 to 1.0000, chance 0.0146); 200 queries; all of 200 candidates; ties: expected'
         """
         confidence = 0.95 if self.confidence is None else self.confidence
-        reading = self._reading()
-        values = []
-        for k in self._cuts:
-            moments = self._moments(reading, k)
-            ends = self.interval(moments, confidence)
-            values.append(Value(self._name(k), moments, *ends, reading.by_chance(self.gain, k)))
-        return line(values, reading, confidence)
+        lines = []
+        for suffix, reading in self._of_cohorts(self._reading()):
+            values = []
+            for k in self._cuts:
+                moments = self._moments(reading, k)
+                ends = self.interval(moments, confidence)
+                values.append(Value(self._name(k) + suffix, moments, *ends, reading.by_chance(self.gain, k)))
+            lines.append(line(values, reading, confidence))
+        return "\n".join(lines)
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Plot one value, a sequence of values, or dicts of them, as every torchmetrics metric does.
@@ -220,14 +249,17 @@ class RankMetric(SummedStateMetric):
         Raises:
             ValueError: bad values that ``update`` could not read without synchronising with the device.
         """
-        reading = self._read()
+        return self._result_of(self._read())
+
+    def _result_of(self, reading: Reading) -> Tensor | dict[str, Tensor]:
         values: dict[str, float] = {}
-        for k in self._cuts:
-            values |= self._read_outs(self._name(k), self._moments(reading, k), self.interval)
-            if k in self._full_gains:
-                # Whatever is estimated, the values of single queries are neither shares nor within 0..1.
-                estimated = reading.moments_of(self._full_gains[k])
-                values |= self._read_outs(f"{self._name(k)}_full_estimate", estimated, normal_interval)
+        for suffix, part in self._of_cohorts(reading):
+            for k in self._cuts:
+                values |= self._read_outs(self._name(k) + suffix, self._moments(part, k), self.interval)
+                if k in self._full_gains:
+                    # Whatever is estimated, the values of single queries are neither shares nor within 0..1.
+                    estimated = part.moments_of(self._full_gains[k])
+                    values |= self._read_outs(f"{self._name(k)}_full_estimate{suffix}", estimated, normal_interval)
         results = {
             name: torch.tensor(value, dtype=torch.get_default_dtype(), device=self.device)
             for name, value in values.items()
@@ -253,6 +285,11 @@ class RankMetric(SummedStateMetric):
         with self._synchronised():
             return self._read()
 
+    def _of_cohorts(self, reading: Reading) -> list[tuple[str, Reading]]:
+        """Return the reading of all queries and of each cohort, each with the suffix of its names."""
+        cohorts = zip(self.settings.cohorts, reading.cohorts, strict=True)
+        return [("", reading), *((f"/{name}", part) for name, part in cohorts)]
+
     def _moments(self, reading: Reading, k: int | None) -> Moments:
         return reading.moments(self.gain, k, tail=k is None)
 
@@ -260,7 +297,7 @@ class RankMetric(SummedStateMetric):
         return check_cuts(top_k, needs_cut_off=True)
 
     def _name(self, k: int | None) -> str:
-        return self.key if k is None else f"{self.key}@{k}"
+        return self.key if k is None else f"{self.key}{self.separator}{k}"
 
     def _read_outs(
         self, name: str, moments: Moments, interval: Callable[[Moments, float], tuple[float, float]]
@@ -269,16 +306,3 @@ class RankMetric(SummedStateMetric):
         if self.confidence is not None:
             values[f"{name}_low"], values[f"{name}_high"] = interval(moments, self.confidence)
         return values
-
-
-# What other metrics call things.
-HINTS = {
-    "k": "top_k, the name of the cut-off here",
-    "aggregation": "no such argument: the value is the mean; RankDistribution(...).quantile(0.5) gives the median rank",
-}
-
-
-def _hint(kwargs: dict[str, Any]) -> None:
-    for name, expected in HINTS.items():
-        if name in kwargs:
-            raise ValueError(_checks.message(name, expected, f"{name}={kwargs[name]!r}"))

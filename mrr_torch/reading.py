@@ -73,14 +73,24 @@ class Reading(NamedTuple):
         return self.channels[0]
 
     @property
+    def weighted(self) -> Distribution:
+        """The distribution of ranks, by weight of queries; 1 each if they have none."""
+        return self.channels[0] if len(self.channels) == 1 else self.channels[1]
+
+    @property
     def queries(self) -> int:
         """How many queries a mean is over."""
         return int(self._total(self.counts))
 
     @property
+    def total(self) -> float:
+        """Their weight."""
+        return self._total(self.weighted)
+
+    @property
     def certain(self) -> float:
-        """Queries that count 1 without a relevant item."""
-        return self._certain(self.counts)
+        """Weight of the queries that count 1 without a relevant item."""
+        return self._certain(self.weighted)
 
     def count(self, outcome: Outcome) -> int:
         """Return the number of queries with an outcome."""
@@ -111,15 +121,12 @@ class Reading(NamedTuple):
 
     def by_chance(self, gain: Gain, k: int | None) -> float | None:
         """Return the chance level of a gain; None unless the number of candidates of all queries is known."""
-        known, weights = (
-            self.chances[-1 if len(self.chances) == 1 else 1],
-            self.channels[min(1, len(self.channels) - 1)],
-        )
+        known = self.chances[0] if len(self.chances) == 1 else self.chances[1]
         if not self.queries or self.chances[0].queries != self.queries:
             return None
         ranks = known.ranks
         total = float((known.mass * (gain(ranks) if k is None else gain(ranks) * (ranks <= k))).sum())
-        whole = self._total(weights)
+        whole = self.total
         return (total + (known.tail if k is None else 0.0)) / whole if whole else None
 
     def _total(self, seen: Distribution) -> float:
@@ -138,11 +145,10 @@ class Reading(NamedTuple):
             total = float((seen.mass * gains).sum()) + (seen.tail if tail else 0.0) + certain
             return total, float((seen.mass * gains**2).sum()) + (seen.tail_squares if tail else 0.0) + certain
 
-        weighted = self.channels[min(1, len(self.channels) - 1)]
-        whole = self._total(weighted)
+        whole = self.total
         if not whole:
             return Moments(0, 0.0, 0.0, 0.0)
-        total, squares = sums(weighted)
+        total, squares = sums(self.weighted)
         # Masses of tied queries are sums of fractions, and may exceed the number of queries by the last bit.
         mean = min(total / whole, 1.0)
         if len(self.channels) == 1:

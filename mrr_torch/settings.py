@@ -23,6 +23,8 @@ class Settings(NamedTuple):
         ignore_index: target value or label to skip.
         num_negatives: negatives beside the target in sampled mode; None: every column competes.
         miss_index: target value of queries whose item is not in the catalogue.
+        cohorts: names of the cohorts of queries that have values of their own.
+        weighted: queries have weights.
     """
 
     ties: Ties = "expected"
@@ -30,10 +32,19 @@ class Settings(NamedTuple):
     ignore_index: int | None = None
     num_negatives: int | None = None
     miss_index: int | None = None
+    cohorts: tuple[str, ...] = ()
+    weighted: bool = False
 
     @classmethod
     def check(
-        cls, ties: Any, empty_target_action: Any, ignore_index: Any, num_negatives: Any, miss_index: Any = None
+        cls,
+        ties: Any,
+        empty_target_action: Any,
+        ignore_index: Any,
+        num_negatives: Any,
+        miss_index: Any = None,
+        cohorts: Any = None,
+        weighted: Any = False,
     ) -> Settings:
         """Check the settings and return them as one value."""
         _checks.one_of("ties", ties, TIES)
@@ -46,7 +57,10 @@ class Settings(NamedTuple):
                 raise ValueError(_checks.message("miss_index", "another value than ignore_index", miss_index))
         if num_negatives is not None:
             num_negatives = _checks.positive_int("num_negatives", num_negatives)
-        return cls(ties, empty_target_action, ignore_index, num_negatives, miss_index)
+        if not isinstance(weighted, bool):
+            raise TypeError(_checks.message("weighted", "a bool", repr(weighted)))
+        names = _check_cohorts(cohorts)
+        return cls(ties, empty_target_action, ignore_index, num_negatives, miss_index, names, weighted)
 
     @property
     def state_name(self) -> str:
@@ -57,7 +71,11 @@ class Settings(NamedTuple):
         """
         mode = "full" if self.num_negatives is None else f"sampled{self.num_negatives}"
         name = f"ranks_{self.ties}_{self.empty_target_action}_ignore_{_word(self.ignore_index)}_{mode}"
-        return name if self.miss_index is None else f"{name}_miss_{_word(self.miss_index)}"
+        if self.miss_index is not None:
+            name += f"_miss_{_word(self.miss_index)}"
+        if self.cohorts:
+            name += "_cohorts_" + "_".join(cohort.encode().hex() for cohort in self.cohorts)
+        return name + ("_weighted" if self.weighted else "")
 
     @property
     def candidates_name(self) -> str:
@@ -68,6 +86,23 @@ class Settings(NamedTuple):
         """Return the settings that are not the default, as arguments."""
         given = ((name, value, self._field_defaults[name]) for name, value in self._asdict().items())
         return ", ".join(f"{name}={value!r}" for name, value, default in given if value != default)
+
+
+def _check_cohorts(cohorts: Any) -> tuple[str, ...]:
+    """Return the names of the cohorts: those given, or numbers."""
+    if cohorts is None:
+        return ()
+    expected = "a positive int, or a sequence of different names"
+    if isinstance(cohorts, Sequence) and not isinstance(cohorts, str):
+        if not all(isinstance(name, str) and name for name in cohorts):
+            raise TypeError(_checks.message("cohorts", expected, repr(cohorts)))
+        if not cohorts or len(set(cohorts)) != len(cohorts):
+            raise ValueError(_checks.message("cohorts", expected, repr(cohorts)))
+        return tuple(cohorts)
+    number = _checks.integer("cohorts", cohorts, expected=expected)
+    if number < 1:
+        raise ValueError(_checks.message("cohorts", expected, number))
+    return tuple(map(str, range(number)))
 
 
 def _word(number: int | None) -> str:
@@ -115,3 +150,14 @@ def check_catalogue_size(catalogue_size: Any, num_negatives: int | None) -> int 
     if size < 1 + num_negatives:
         raise ValueError(_checks.message("catalogue_size", f"at least 1 + num_negatives, {1 + num_negatives}", size))
     return size
+
+
+def refuse_other_names(kwargs: dict[str, Any]) -> None:
+    """Refuse what other packages call their arguments, with a hint."""
+    hints = {
+        "k": "top_k, the name of the cut-off here",
+        "aggregation": "no such argument; RankDistribution(...).quantile(0.5) gives the median rank",
+    }
+    for name, expected in hints.items():
+        if name in kwargs:
+            raise ValueError(_checks.message(name, expected, f"{name}={kwargs[name]!r}"))

@@ -15,7 +15,7 @@ from torch import Tensor
 from mrr_torch import _checks, chance
 from mrr_torch._device import state_dtype, to_device
 from mrr_torch.kernels import backend
-from mrr_torch.ranks import Outcome, Ranks
+from mrr_torch.ranks import Outcome, Ranks, mark
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.reading import Distribution, Reading, refuse_invalid
 from mrr_torch.settings import Settings
@@ -53,14 +53,23 @@ class RankHistogram(NamedTuple):
     Attributes:
         settings: how ranks are taken.
         bins: ranks with a bin of their own.
-        cohorts: number of cohorts; each has a state of its own behind that of all queries.
-        weighted: queries have weights; then there are three channels: of counts, of weights, of their squares.
+
+    Each cohort has a vector of its own behind that of all queries. Where queries have weights there are three channels:
+    of counts, of weights, of their squares.
     """
 
     settings: Settings
     bins: int
-    cohorts: int = 0
-    weighted: bool = False
+
+    @property
+    def cohorts(self) -> int:
+        """Number of cohorts."""
+        return len(self.settings.cohorts)
+
+    @property
+    def weighted(self) -> bool:
+        """True if queries have weights."""
+        return self.settings.weighted
 
     @property
     def size(self) -> int:
@@ -93,12 +102,12 @@ class RankHistogram(NamedTuple):
         numbers = torch.full((*shape[: bool(self.cohorts)], 2), -torch.inf, dtype=dtype, device=device)
         return {self.settings.state_name: (summed, "sum"), self.settings.candidates_name: (numbers, "max")}
 
-    def check(self, extras: Extras, ranks: Ranks) -> Extras:
-        """Check what is given for each query."""
+    def check(self, extras: Extras, ranks: Ranks) -> tuple[Extras, Ranks]:
+        """Check what is given for each query; queries with invalid values that cannot be read are marked."""
         if extras.query_ids is not None:
             expected = "None without num_queries"
             raise ValueError(_checks.message("query_ids", expected, type(extras.query_ids).__name__))
-        return extras
+        return check_extras(extras, ranks, self.settings)
 
     def add(self, states: dict[str, Tensor], ranked: Ranked, extras: Extras) -> dict[str, Tensor]:
         """Return the states with a batch added, without synchronising with their device."""
@@ -219,6 +228,31 @@ class RankHistogram(NamedTuple):
         """Add, per query, what is spread over the overflow: fractions, so nothing is gained by whole parts."""
         at = self._steps
         state[at : at + OVERFLOW - 1].add_(torch.stack([mass, squares, reciprocals * UNIT]).sum(1))
+
+
+def check_extras(extras: Extras, ranks: Ranks, settings: Settings) -> tuple[Extras, Ranks]:
+    """Check cohorts and weights, which are given where the settings ask for them and only there."""
+    cohort, weights, relevant = extras.cohort, extras.weights, ranks.relevant
+    asked = (("cohort", cohort, "cohorts", bool(settings.cohorts)), ("weights", weights, "weighted", settings.weighted))
+    for name, value, setting, needed in asked:
+        if (value is not None) != needed:
+            expected = f"a tensor of the queries' shape, with {setting}=" if needed else f"None without {setting}="
+            raise ValueError(_checks.message(name, expected, type(value).__name__))
+    if cohort is not None:
+        cohort, number = _checks.integer_tensor("cohort", cohort, relevant), len(settings.cohorts)
+        _checks.same_shape("cohort", cohort, _checks.shape(relevant))
+        outside = (cohort < 0) | (cohort >= number)
+        bad = cohort.masked_fill(~outside, -1)
+        invalid = _checks.refuse(outside, "cohort", f"ids in 0..{number - 1}", lambda: int(bad[outside][0]))
+        relevant = mark(relevant, invalid, Outcome.BAD_COHORT)
+    if weights is not None:
+        weights = _checks.numbers_tensor("weights", weights, relevant).to(state_dtype(relevant.device))
+        _checks.same_shape("weights", weights, _checks.shape(relevant))
+        wrong = ~((weights >= 0) & (weights < torch.inf))
+        invalid = _checks.refuse(wrong, "weights", "finite numbers >= 0", lambda: float(weights[wrong][0]))
+        relevant = mark(relevant, invalid, Outcome.BAD_WEIGHTS)
+        weights = weights if invalid is None else weights.masked_fill(wrong, 0.0)
+    return extras._replace(cohort=cohort, weights=weights), ranks._replace(relevant=relevant)
 
 
 def _of_cohort(ranked: Ranked, weights: Tensor | None, where: Tensor) -> tuple[Ranked, Tensor | None]:

@@ -20,7 +20,7 @@ __all__ = ["Outcome", "Ranks"]
 class Outcome(IntEnum):
     """Why a query has no rank; stands in `Ranks.relevant` where there is no relevant item in reach to count.
 
-    The members from ``BAD_TARGET`` on are invalid values that could not be read when they came (on an accelerator,
+    The members named ``BAD_...`` are invalid values that could not be read when they came (on an accelerator,
     reading would synchronise): `compute` raises their ``message``. A positive ``relevant`` is a rank, no outcome.
 
     Attributes:
@@ -49,6 +49,8 @@ class Outcome(IntEnum):
     BAD_IDS = -8, _checks.message("query_ids", "ids in 0..num_queries-1", "ids outside, in {queries}")
     BAD_RANKS = -9, _checks.message("preds", "Ranks with counts >= 0", "others, in {queries}")
     PADDING = -10, "no query: a padding row, where the number of queries cannot be known without synchronising"
+    BAD_COHORT = -11, _checks.message("cohort", "ids in 0..cohorts-1", "ids outside, in {queries}")
+    BAD_WEIGHTS = -12, _checks.message("weights", "finite numbers >= 0", "others, in {queries}")
 
     message: str
 
@@ -62,7 +64,7 @@ class Outcome(IntEnum):
     @property
     def invalid(self) -> bool:
         """True if the outcome stands for invalid input."""
-        return Outcome.PADDING < self <= Outcome.BAD_TARGET
+        return self <= Outcome.BAD_TARGET and self is not Outcome.PADDING
 
 
 # Added to `Ranks.candidates` of a query that has other relevant items than those in the tie, or may have.

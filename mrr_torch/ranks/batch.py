@@ -49,6 +49,8 @@ def rank_batch(
 ) -> Ranked:
     """Rank a batch, in whichever form it comes."""
     preds, target, relevant = batch.preds, batch.target, batch.relevant
+    if isinstance(preds, Ranked):  # of a collection, which ranks for all its members
+        return preds
     if isinstance(preds, Ranks):
         _checks.refuse_given(batch._asdict() | {"preds": None}, "None, since preds are already ranks")
         return Ranked(_one_relevant(check_ranks("preds", preds), num_negatives))
