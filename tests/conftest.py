@@ -4,6 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from processes import Pool
+
+
+@pytest.fixture(scope="session")
+def run_processes() -> Iterator[Pool]:
+    """Run a function in several processes, which are started when a test first asks for them and then kept."""
+    pool = Pool()
+    yield pool
+    pool.close()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from processes import run_processes
 from torchmetrics import MetricCollection
 
 from mrr_torch import (
@@ -206,7 +205,7 @@ def evaluate_until_killed(path):
 def test_a_run_that_was_killed_and_resumed_gives_the_value_of_one_that_was_not(tmp_path):
     process = multiprocessing.get_context("spawn").Process(target=evaluate_until_killed, args=(tmp_path,))
     process.start()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == -signal.SIGKILL
     resumed = MeanReciprocalRank(num_queries=QUERIES)
     resumed.load_state_dict(torch.load(tmp_path / "checkpoint"))
@@ -235,10 +234,10 @@ def evaluate_in_groups():
 
 
 @pytest.mark.distributed
-def test_groups_of_processes_have_values_of_their_own(tmp_path):
+def test_groups_of_processes_have_values_of_their_own(run_processes):
     scores, target = queries()
     parts = [[i for i in range(QUERIES) if i % 3 < 2], list(range(2, QUERIES, 3))]
-    for rank, values in enumerate(run_processes(3, evaluate_in_groups, folder=tmp_path)):
+    for rank, values in enumerate(run_processes(3, evaluate_in_groups)):
         ids = parts[rank // 2]
         expected = MeanReciprocalRank()(scores[ids], target[ids])
         assert all(torch.equal(value, expected) for value in values)
@@ -349,11 +348,11 @@ def sync_costs():
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("tied", [False, True], ids=["no ties", "ties"])
-def test_any_split_over_processes_gives_the_value_of_one(tied, tmp_path, float64):
+def test_any_split_over_processes_gives_the_value_of_one(tied, run_processes, float64):
     one = MeanReciprocalRank([5, None], num_queries=QUERIES)
     enter(one, range(QUERIES), tied)
     seeds = range(50)
-    for results in run_processes(4, evaluate_splits, seeds, tied, folder=tmp_path):
+    for results in run_processes(4, evaluate_splits, seeds, tied):
         assert len(results) == len(seeds)
         for values, per_query in results:
             assert torch.equal(per_query, one.per_query()["mrr"])
@@ -362,7 +361,7 @@ def test_any_split_over_processes_gives_the_value_of_one(tied, tmp_path, float64
 
 
 @pytest.mark.distributed
-def test_synchronising_moves_what_the_documentation_says(tmp_path):
-    for costs in run_processes(2, sync_costs, folder=tmp_path):
+def test_synchronising_moves_what_the_documentation_says(run_processes):
+    for costs in run_processes(2, sync_costs):
         assert costs["plain"] == (2, 8 * 2068 + 16)
         assert costs["by query"] == (1, 32 * 1001)

@@ -7,7 +7,6 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from processes import run_processes
 from test_catalogue import assert_within_rounding
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -260,10 +259,10 @@ def run_all(world):
 
 
 @pytest.fixture(scope="module", params=PARTS, ids=lambda world: f"{world} processes")
-def ran(request, tmp_path_factory):
-    """Run all scenarios in as many processes, once: starting them takes longer than what they do."""
+def ran(request, run_processes):
+    """Run all scenarios in as many processes, once."""
     world = request.param
-    return world, run_processes(world, run_all, world, folder=tmp_path_factory.mktemp("processes"))
+    return world, run_processes(world, run_all, world)
 
 
 def assert_whole(world, parts, problem, case=(None, None, None)):
@@ -418,8 +417,8 @@ def rank_what_fsdp_left():
     return held, tuple(ranks), tuple(rank_catalogue(queries, whole, target, **options))
 
 
-def test_the_embeddings_of_fsdp_are_ranked_where_they_are(tmp_path):
-    results = run_processes(2, rank_what_fsdp_left, folder=tmp_path)
+def test_the_embeddings_of_fsdp_are_ranked_where_they_are(run_processes):
+    results = run_processes(2, rank_what_fsdp_left)
     assert [held for held, _, _ in results] == [51, 50]
     for _, split, whole in results:
         assert all(torch.equal(left, right) for left, right in zip(split, whole, strict=True))
