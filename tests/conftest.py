@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from accelerator import Accelerator
 from processes import Pool
 
 
@@ -22,3 +23,10 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """Let ``cuda:0`` exist, and refuse whatever would synchronise with it."""
+    with Accelerator() as accelerator:
+        yield accelerator

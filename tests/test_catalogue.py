@@ -5,17 +5,14 @@ import re
 
 import pytest
 import torch
-from test_device_path import Largest
+from accelerator import DEVICE
+from helpers import Largest, assert_within_rounding, equal
 
-from mrr_torch import MeanReciprocalRank, Ranks, _checks, rank_catalogue, rank_target
+from mrr_torch import MeanReciprocalRank, Ranks, rank_catalogue, rank_target
 from mrr_torch.catalogue import streamed
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 TILES = [1, 7, 64, 1000, "N", None]
-
-
-def equal(left, right):
-    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(left, right, strict=True))
 
 
 def small_integers(*shape, dtype=torch.float32, generator=None):
@@ -161,30 +158,6 @@ def test_the_order_of_items_means_nothing():
     assert equal(both(given, 64)[0], both(moved, 64)[0])
 
 
-def error_bound(queries, items):
-    """Bound, for each score in float32, how far it is from the exact one.
-
-    A sum of D products in any order, each operation off by a factor of at most 1 + u (u = eps / 2, half a unit in the
-    last place), is off by at most D u / (1 - D u) times the sum of the products' magnitudes (Higham, Accuracy and
-    Stability of Numerical Algorithms, section 3.1); one operation more for a bias.
-    """
-    operations = (items.shape[1] + 1) * torch.finfo(torch.float32).eps / 2
-    return operations / (1 - operations) * (queries.abs() @ items.abs().T)
-
-
-def assert_within_rounding(queries, items, target, ranks):
-    """Check that ranks lie between the counts at the target's score less, and plus, what rounding may have done."""
-    exact, bound = queries.double() @ items.double().T, error_bound(queries.double(), items.double())
-    own = target[:, None]
-    # Both scores of a comparison may be off.
-    margin, reach = exact - exact.gather(1, own), bound + bound.gather(1, own)
-    others = torch.arange(len(items)) != own
-    least, most = ((margin > reach) & others).sum(1), ((margin >= -reach) & others).sum(1)
-    assert (least <= ranks.higher).all()
-    assert (ranks.higher + ranks.tied <= most).all()
-    assert (most - least).float().mean() < 10  # a bound that tells something
-
-
 @pytest.mark.parametrize("columns", [3, 64, 129])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_ranks_lie_within_the_rounding_of_scores(columns, dtype):
@@ -283,22 +256,26 @@ def test_nothing_waits_for_the_device(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_blind_path_gives_the_same_ranks(form, monkeypatch):
+def test_an_accelerator_gives_the_same_ranks(form, accelerator):
     expected = FORMS[form](tensors(), tile=64)
-    monkeypatch.setattr(_checks, "on_host", lambda tensor: False)
-    assert equal(FORMS[form](tensors(), tile=64), expected)
+    ranks = FORMS[form]({name: accelerator.put(value) for name, value in tensors().items()}, tile=64)
+    with accelerator.allowed():
+        assert equal([field.cpu() for field in ranks], expected)
 
 
-def test_bad_values_that_may_not_be_looked_at_are_raised_by_compute(monkeypatch):
-    monkeypatch.setattr(_checks, "on_host", lambda tensor: False)
-    queries, items = torch.ones(3, 2), torch.ones(5, 2)
-    metric = MeanReciprocalRank()
-    metric.update(rank_catalogue(queries, items, torch.tensor([0, 5, -1])))
-    with pytest.raises(ValueError, match=r"target: expected ids in .* in 2 queries"):
-        metric.compute()
-    metric.reset()
-    metric.update(rank_catalogue(queries, items, torch.tensor([0, 1, 2]), exclude=torch.tensor([[5], [-1], [0]])))
-    with pytest.raises(ValueError, match=r"exclude: expected ids in .* in 1 queries"):
+def test_bad_values_that_may_not_be_looked_at_are_raised_by_compute(accelerator):
+    put = accelerator.put
+    queries, items = put(torch.ones(3, 2)), put(torch.ones(5, 2))
+    with accelerator.allowed():
+        metric = MeanReciprocalRank().to(DEVICE)
+    metric.update(rank_catalogue(queries, items, put(torch.tensor([0, 5, -1]))))
+    with accelerator.allowed():
+        with pytest.raises(ValueError, match=r"target: expected ids in .* in 2 queries"):
+            metric.compute()
+        metric.reset()
+    excluded = put(torch.tensor([[5], [-1], [0]]))
+    metric.update(rank_catalogue(queries, items, put(torch.tensor([0, 1, 2])), exclude=excluded))
+    with accelerator.allowed(), pytest.raises(ValueError, match=r"exclude: expected ids in .* in 1 quer"):
         metric.compute()
 
 

@@ -11,6 +11,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
+from accelerator import DEVICE
 from torchmetrics import MetricCollection
 
 from mrr_torch import (
@@ -277,22 +278,30 @@ def test_no_update_waits_for_the_device():
     assert metric.update_count == 1
 
 
-def test_what_could_not_be_seen_is_raised_by_compute(monkeypatch):
-    from mrr_torch import _checks
+def test_what_could_not_be_seen_is_raised_by_compute(accelerator):
+    put = accelerator.put
+    scores, ids = put(torch.rand(2, 3)), put(torch.tensor([0, 1]))
 
-    monkeypatch.setattr(_checks, "on_host", lambda tensor: False)
-    scores, ids = torch.rand(2, 3), torch.tensor([0, 1])
-    metric = MeanReciprocalRank(num_queries=2)
-    metric.update(scores, torch.tensor([0, 3]), query_ids=ids)
-    metric.update(scores, torch.tensor([0, 1]), query_ids=ids)  # does not make it good
-    monkeypatch.undo()
-    with pytest.warns(UserWarning, match="different"), pytest.raises(ValueError, match="target: expected ids"):
+    def on_device():
+        with accelerator.allowed():
+            return MeanReciprocalRank(num_queries=2).to(DEVICE)
+
+    metric = on_device()
+    metric.update(scores, put(torch.tensor([0, 3])), query_ids=ids)
+    metric.update(scores, put(torch.tensor([0, 1])), query_ids=ids)  # does not make it good
+    with (
+        accelerator.allowed(),
+        pytest.warns(UserWarning, match="different"),
+        pytest.raises(ValueError, match="target: expected ids"),
+    ):
         metric.compute()
-    monkeypatch.setattr(_checks, "on_host", lambda tensor: False)
-    metric = MeanReciprocalRank(num_queries=2)
-    metric.update(scores, torch.tensor([0, 1]), query_ids=torch.tensor([0, 7]))
-    monkeypatch.undo()
-    with pytest.warns(UserWarning, match="Only 1 of 2"), pytest.raises(ValueError, match="query_ids: expected ids"):
+    metric = on_device()
+    metric.update(scores, put(torch.tensor([0, 1])), query_ids=put(torch.tensor([0, 7])))
+    with (
+        accelerator.allowed(),
+        pytest.warns(UserWarning, match="Only 1 of 2"),
+        pytest.raises(ValueError, match="query_ids: expected ids"),
+    ):
         metric.compute()
 
 

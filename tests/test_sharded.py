@@ -2,17 +2,17 @@
 
 import itertools
 import warnings
-from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
-from test_catalogue import assert_within_rounding
+from accelerator import DEVICE, Accelerator
+from helpers import assert_within_rounding
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mrr_torch import Ranks, _checks, rank_catalogue
+from mrr_torch import Outcome, Ranks, rank_catalogue
 
 pytestmark = pytest.mark.distributed
 
@@ -208,9 +208,15 @@ def faults(world):
         "bias of parts": call(items=table, bias=distribute_tensor(whole[0], mesh, [Shard(0)]), group=None),
         "works again": call(),
     }
-    with mock.patch.object(_checks, "on_host", return_value=False):
-        ranks = rank_catalogue(queries, items, target + 4 * world * bad, exclude=target[:, None] + 99, group=group)
-    return results | {"marks": ranks.relevant.tolist()}
+    return results | {"marks": marks(queries, items, target + 4 * world * bad, target[:, None] + 99)}
+
+
+def marks(queries, items, target, exclude):
+    """Return the outcomes of ids that can't be read on an accelerator."""
+    with Accelerator() as accelerator, accelerator.allowed():  # the exchange between processes waits
+        given = [tensor.to(DEVICE) for tensor in (queries, items, target)]
+        ranks = rank_catalogue(*given, exclude=exclude.to(DEVICE), group=dist.group.WORLD)
+        return ranks.relevant.tolist()
 
 
 class Traffic(TorchDispatchMode):
@@ -379,8 +385,8 @@ def test_a_bias_in_other_parts_than_the_items_is_refused(ran):
 
 def test_values_that_may_not_be_looked_at_are_marked(ran):
     for rank, result in enumerate(ran[1]):
-        # -6: excluded ids beyond the items; -4: a target beyond them, which is marked last.
-        assert result["faults"]["marks"] == ([-4, -4] if rank == 1 else [-6, -6])
+        # A target beyond the items is marked last.
+        assert result["faults"]["marks"] == [Outcome.BAD_TARGET if rank == 1 else Outcome.BAD_EXCLUDE] * 2
 
 
 def test_what_is_sent_does_not_grow_with_the_items(ran):
