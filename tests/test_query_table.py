@@ -4,7 +4,6 @@ import io
 import multiprocessing
 import os
 import random
-import re
 import signal
 import warnings
 
@@ -242,33 +241,6 @@ def test_groups_of_processes_have_values_of_their_own(run_processes):
         ids = parts[rank // 2]
         expected = MeanReciprocalRank()(scores[ids], target[ids])
         assert all(torch.equal(value, expected) for value in values)
-
-
-@pytest.mark.parametrize(
-    ("settings", "options", "message"),
-    [
-        ({"num_queries": 5}, {}, "query_ids: expected the ids of the queries, with num_queries, got NoneType"),
-        ({}, {"query_ids": torch.tensor([0, 1])}, "query_ids: expected None without num_queries, got Tensor"),
-        ({"num_queries": 5}, {"query_ids": torch.tensor([0, 5])}, "query_ids: expected ids in 0..4 (num_queries=5)"),
-        ({"num_queries": 5}, {"query_ids": torch.tensor([0, -1])}, "query_ids: expected ids in 0..4 (num_queries=5)"),
-        ({"num_queries": 5}, {"query_ids": torch.tensor([0])}, "query_ids: expected shape (2,), got shape (1,)"),
-        ({"num_queries": 5}, {"query_ids": torch.tensor([0.0, 1.0])}, "query_ids: expected a tensor of integer ids"),
-    ],
-    ids=str,
-)
-def test_bad_ids_are_refused_and_change_nothing(settings, options, message):
-    metric = MeanReciprocalRank(**settings)
-    before = state(metric).clone()
-    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
-        metric.update(torch.rand(2, 3), torch.tensor([0, 1]), **options)
-    assert torch.equal(state(metric), before)
-    assert metric.update_count == 0
-
-
-@pytest.mark.parametrize("number", [0, -1, 2.5, True])
-def test_the_number_of_queries_is_checked(number):
-    with pytest.raises((TypeError, ValueError), match="num_queries: expected a positive int"):
-        MeanReciprocalRank(num_queries=number)
 
 
 def test_no_update_waits_for_the_device():
