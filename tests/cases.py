@@ -211,7 +211,7 @@ def _catalogue(draw: Draw, queries: tuple[int, ...], columns: int, settings: dic
         "query_embeddings": draw.ids(-2, 3, *queries, 4).to(dtype),
         "item_embeddings": draw.ids(-2, 3, columns, 4).to(dtype),
         "target": draw.spoilt(draw.ids(0, columns, *queries), columns),
-        "tile": draw.one_of(None, 1, 5, 64),
+        "tile": draw.one_of(None, 1, 5) if columns < 20 else draw.one_of(None, 500),
         "implementation": draw.one_of("auto", "reference", "streamed"),
     }
     if draw.chance(0.3):

@@ -15,9 +15,10 @@ from cases import TIES, case
 from forms import FORMS, MORE_FORMS, inputs
 from helpers import quietly
 
-from mrr_torch import MeanReciprocalRank, Outcome, reciprocal_rank
+from mrr_torch import MeanReciprocalRank, Outcome, rank_target, reciprocal_rank
 
 ALL_FORMS = FORMS | MORE_FORMS
+# Set the variable for more of them.
 RANDOM_CASES = int(os.environ.get("MRR_TORCH_RANDOM_CASES", "400"))
 BLOCKS = 8
 CLOSE = 1e-14  # sums of float64 in another order
@@ -182,6 +183,19 @@ def test_all_forms_have_the_values_of_the_cpu_and_never_wait(form, ties, acceler
     actual["function"] = torch.tensor(actual["function"]).flatten()[:queries].tolist()
     expected["function"] = torch.tensor(expected["function"]).flatten().tolist()
     assert close(actual, expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_queries": 40}], ids=["plain", "by query"])
+def test_ranks_of_the_accelerator_have_arrived_when_a_metric_on_the_cpu_reads_them(settings, accelerator, float64):
+    given, values = inputs(), []
+    for move in (torch.clone, accelerator.put):
+        metric = MeanReciprocalRank(**settings)
+        ids = {"query_ids": move(torch.arange(len(given["target"])))} if settings else {}
+        ranks = rank_target(move(given["scores"]), move(given["target"]))
+        with accelerator.allowed():
+            metric.update(ranks, **ids)
+            values.append(quietly(metric.compute))
+    assert values[0] == values[1]
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))

@@ -89,6 +89,7 @@ def test_excluded_items_are_not_in_the_population(float64):
     assert float(left) == pytest.approx(float(mean_reciprocal_rank(scores[:, :30], target, num_negatives=9)), abs=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidates", [3706, 1_000_000])
 def test_monte_carlo_agrees(candidates, float64):
     generator = torch.Generator().manual_seed(0)
