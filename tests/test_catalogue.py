@@ -3,14 +3,13 @@
 import contextlib
 import itertools
 import re
-import sys
 from unittest import mock
 
 import pytest
 import torch
-from test_device_path import Largest
+from helpers import Largest, assert_within_rounding, equal
 
-from mrr_torch import MeanReciprocalRank, Outcome, Ranks, rank_catalogue, rank_target
+from mrr_torch import MeanReciprocalRank, Ranks, _device, rank_catalogue, rank_target
 from mrr_torch.catalogue import scorers
 from mrr_torch.kernels import cpu
 
@@ -18,18 +17,10 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 TILES = [1, 7, 64, 1000, "N", None]
 
 
-def equal(left, right):
-    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(left, right, strict=True))
-
-
 @contextlib.contextmanager
 def blind():
-    """Let no module of the package find that values can be read on the host, as on an accelerator."""
-    with contextlib.ExitStack() as stack:
-        for name, module in list(sys.modules.items()):
-            for attribute in ("readable", "on_host"):
-                if name.startswith("mrr_torch") and hasattr(module, attribute):
-                    stack.enter_context(mock.patch.object(module, attribute, lambda *tensors: False))
+    """Let the package find that no value can be read on the host, as on an accelerator."""
+    with mock.patch.object(_device, "HOST_TYPES", frozenset()):
         yield
 
 
@@ -187,19 +178,6 @@ def error_bound(queries, items):
     """
     operations = (items.shape[1] + 1) * torch.finfo(torch.float32).eps / 2
     return operations / (1 - operations) * (queries.abs() @ items.abs().T)
-
-
-def assert_within_rounding(queries, items, target, ranks):
-    """Check that ranks lie between the counts at the target's score less, and plus, what rounding may have done."""
-    exact, bound = queries.double() @ items.double().T, error_bound(queries.double(), items.double())
-    own = target[:, None]
-    # Both scores of a comparison may be off.
-    margin, reach = exact - exact.gather(1, own), bound + bound.gather(1, own)
-    others = torch.arange(len(items)) != own
-    least, most = ((margin > reach) & others).sum(1), ((margin >= -reach) & others).sum(1)
-    assert (least <= ranks.higher).all()
-    assert (ranks.higher + ranks.tied <= most).all()
-    assert (most - least).float().mean() < 10  # a bound that tells something
 
 
 @pytest.mark.parametrize("columns", [3, 64, 129])

@@ -356,6 +356,7 @@ class TestComputeGroups:
 
 
 class TestWrappers:
+    @pytest.mark.slow
     def test_bootstrapper_resamples_queries(self):
         torch.manual_seed(0)
         scores, target = random_batch(200)

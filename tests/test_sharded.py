@@ -6,8 +6,8 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from processes import run_processes
-from test_catalogue import assert_within_rounding, blind
+from accelerator import DEVICE, Accelerator
+from helpers import assert_within_rounding
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -209,9 +209,15 @@ def faults(world):
         "bias of parts": call(items=table, bias=distribute_tensor(whole[0], mesh, [Shard(0)]), group=None),
         "works again": call(),
     }
-    with blind():
-        ranks = rank_catalogue(queries, items, target + 4 * world * bad, exclude=target[:, None] + 99, group=group)
-    return results | {"marks": ranks.relevant.tolist()}
+    return results | {"marks": marks(queries, items, target + 4 * world * bad, target[:, None] + 99)}
+
+
+def marks(queries, items, target, exclude):
+    """Return the outcomes of ids that can't be read on an accelerator."""
+    with Accelerator() as accelerator, accelerator.allowed():  # the exchange between processes waits
+        given = [tensor.to(DEVICE) for tensor in (queries, items, target)]
+        ranks = rank_catalogue(*given, exclude=exclude.to(DEVICE), group=dist.group.WORLD)
+        return ranks.relevant.tolist()
 
 
 class Traffic(TorchDispatchMode):
@@ -260,10 +266,10 @@ def run_all(world):
 
 
 @pytest.fixture(scope="module", params=PARTS, ids=lambda world: f"{world} processes")
-def ran(request, tmp_path_factory):
-    """Run all scenarios in as many processes, once: starting them takes longer than what they do."""
+def ran(request, run_processes):
+    """Run all scenarios in as many processes, once."""
     world = request.param
-    return world, run_processes(world, run_all, world, folder=tmp_path_factory.mktemp("processes"))
+    return world, run_processes(world, run_all, world)
 
 
 def assert_whole(world, parts, problem, case=(None, None, None)):
@@ -386,7 +392,7 @@ def test_a_bias_in_other_parts_than_the_items_is_refused(ran):
 
 def test_values_that_may_not_be_looked_at_are_marked(ran):
     for rank, result in enumerate(ran[1]):
-        # Process 1 has targets beyond the items too, which are marked last.
+        # A target beyond the items is marked last.
         assert result["faults"]["marks"] == [Outcome.BAD_TARGET if rank == 1 else Outcome.BAD_EXCLUDE] * 2
 
 
@@ -424,8 +430,8 @@ def rank_what_fsdp_left():
     return held, tuple(ranks), tuple(rank_catalogue(queries, whole, target, **options))
 
 
-def test_the_embeddings_of_fsdp_are_ranked_where_they_are(tmp_path):
-    results = run_processes(2, rank_what_fsdp_left, folder=tmp_path)
+def test_the_embeddings_of_fsdp_are_ranked_where_they_are(run_processes):
+    results = run_processes(2, rank_what_fsdp_left)
     assert [held for held, _, _ in results] == [51, 50]
     for _, split, whole in results:
         assert all(torch.equal(left, right) for left, right in zip(split, whole, strict=True))

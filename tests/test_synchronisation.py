@@ -7,7 +7,6 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.distributed as dist
-from processes import run_processes
 from torchmetrics import MetricCollection
 from torchmetrics.utilities.distributed import gather_all_tensors
 
@@ -72,8 +71,8 @@ def counted():
             setattr(dist, name, original[name])
 
 
-def in_processes(world, worker, folder, *arguments):
-    return run_processes(world, quiet, worker, arguments, folder=folder, seconds=100)
+def in_processes(world, worker, run_processes, *arguments):
+    return run_processes(world, quiet, worker, arguments)
 
 
 def quiet(worker, arguments):
@@ -97,11 +96,11 @@ def cost():
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_a_metric_and_a_compute_group_cost_two_small_collectives_on_any_number_of_processes(world, tmp_path, float64):
+def test_a_metric_and_a_compute_group_cost_two_small_collectives_on_any_number_of_processes(world, run_processes, float64):
     whole = nine()
     whole.update(ranks(*everyone(world)))
     expected = whole.compute()
-    for value, alone, values, together in in_processes(world, cost, tmp_path):
+    for value, alone, values, together in in_processes(world, cost, run_processes):
         assert value == mrr(everyone(world))
         assert values == expected
         assert [name for name, _ in alone] == ["all_reduce"] * 2
@@ -139,8 +138,8 @@ def alone_after_compute():
     return told, entered, metric.metric_state[metric.protocol.state_name].sum(), len(of_table)
 
 
-def test_every_read_out_after_compute_is_local_to_the_process_that_calls_it(tmp_path):
-    results = in_processes(3, alone_after_compute, tmp_path)
+def test_every_read_out_after_compute_is_local_to_the_process_that_calls_it(run_processes):
+    results = in_processes(3, alone_after_compute, run_processes)
     told = results[0][0]
     assert all(not entered for _, entered, _, _ in results)
     assert all(of_table == 2 for *_, of_table in results)
@@ -198,8 +197,8 @@ def changes():
     return values, again, len(entered), len(after_refusal), len(each_time)
 
 
-def test_what_is_kept_lives_as_long_as_the_value_that_torchmetrics_keeps(tmp_path):
-    for values, again, entered, after_refusal, each_time in in_processes(2, changes, tmp_path):
+def test_what_is_kept_lives_as_long_as_the_value_that_torchmetrics_keeps(run_processes):
+    for values, again, entered, after_refusal, each_time in in_processes(2, changes, run_processes):
         for way, (before, told, value) in values.items():
             assert before[0].startswith("mrr 0.5000")
             assert before[1] == 1 / 2
@@ -231,8 +230,8 @@ def collections_that_differ():
     return first, len(copied), second, kinds.compute()
 
 
-def test_members_share_only_what_is_the_same_on_every_process(tmp_path):
-    for first, copied, second, kinds in in_processes(3, collections_that_differ, tmp_path):
+def test_members_share_only_what_is_the_same_on_every_process(run_processes):
+    for first, copied, second, kinds in in_processes(3, collections_that_differ, run_processes):
         expected = NormalizedDCG(10)
         expected.update(ranks(*everyone(3)))
         assert first == pytest.approx(float(expected.compute()), abs=1e-6)  # float32 here
@@ -276,8 +275,8 @@ def interrupted(*_):
     raise KeyboardInterrupt
 
 
-def test_a_compute_that_fails_leaves_each_process_with_its_own_state(tmp_path):
-    for outcomes, value, more in in_processes(2, failures, tmp_path):
+def test_a_compute_that_fails_leaves_each_process_with_its_own_state(run_processes):
+    for outcomes, value, more in in_processes(2, failures, run_processes):
         assert outcomes == [False, False]
         assert value == mrr([1, 3, 1, 1])
         assert more == mrr([1, 3, 1, 1, 1, 1])
@@ -316,9 +315,9 @@ def settings():
     return value, told, gathered.calls, by_own, lonely, by_local, by_hand, again, steps, paired.compute()
 
 
-def test_the_settings_of_torchmetrics_keep_working(tmp_path):
+def test_the_settings_of_torchmetrics_keep_working(run_processes):
     every = mrr([1, 2, 3, 4])
-    for number, result in enumerate(in_processes(4, settings, tmp_path)):
+    for number, result in enumerate(in_processes(4, settings, run_processes)):
         value, told, calls, by_own, lonely, by_local, by_hand, again, steps, paired = result
         assert value == every
         assert told.startswith("mrr 0.5208")
@@ -364,8 +363,8 @@ def subclass():
     return states, metric.compute(), metric.metric_state
 
 
-def test_states_of_a_subclass_are_reduced_as_torchmetrics_does(tmp_path):
-    for number, (states, value, own) in enumerate(in_processes(2, subclass, tmp_path)):
+def test_states_of_a_subclass_are_reduced_as_torchmetrics_does(run_processes):
+    for number, (states, value, own) in enumerate(in_processes(2, subclass, run_processes)):
         assert sorted(torch.cat([states["seen"]]).tolist()) == [1, 2, 5]
         assert states["number"] == 3
         assert int(states["largest"]) == 2**60 + 4
@@ -399,7 +398,7 @@ def sizes():
     return errors
 
 
-def test_states_of_different_sizes_are_refused_on_all_processes(tmp_path):
-    first, second = in_processes(2, sizes, tmp_path)
+def test_states_of_different_sizes_are_refused_on_all_processes(run_processes):
+    first, second = in_processes(2, sizes, run_processes)
     assert len(first) == len(second) == 3
     assert "(2068,)" in first[0]
