@@ -96,7 +96,9 @@ def cost():
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_a_metric_and_a_compute_group_cost_two_small_collectives_on_any_number_of_processes(world, run_processes, float64):
+def test_a_metric_and_a_compute_group_cost_two_small_collectives_on_any_number_of_processes(
+    world, run_processes, float64
+):
     whole = nine()
     whole.update(ranks(*everyone(world)))
     expected = whole.compute()
