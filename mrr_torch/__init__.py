@@ -1,6 +1,7 @@
 """Mean reciprocal rank and its relatives for PyTorch: exact, on the device, in constant memory."""
 
 from mrr_torch.catalogue import rank_catalogue
+from mrr_torch.collection import ranking_metrics
 from mrr_torch.functional import mean_reciprocal_rank, reciprocal_rank
 from mrr_torch.metrics import HitRate, MeanReciprocalRank, NormalizedDCG
 from mrr_torch.rank_distribution import RankDistribution
@@ -27,6 +28,7 @@ __all__ = [
     "rank_retrieved",
     "rank_run",
     "rank_target",
+    "ranking_metrics",
     "reciprocal_rank",
     "sample_negatives",
 ]

@@ -27,6 +27,8 @@ class SynchronisedMetric(Metric):
     """
 
     _kept: dict[str, State] | None = None  # the states of all processes together
+    # Metrics of a collection that all processes update and compute together, also one by one, as Lightning does.
+    _siblings: tuple[SynchronisedMetric, ...] = ()
 
     @property
     def _computed(self) -> Any:
@@ -114,12 +116,7 @@ class SynchronisedMetric(Metric):
         data are not those of the others: all processes have to take the same metrics for peers, whatever they saw. So
         the collection is looked for among the callers, and `all_reduce` finds out whether the states are the same.
         """
-        frame = sys._getframe()
-        while frame.f_code.co_name != "compute" or not isinstance(frame.f_locals.get("self"), MetricCollection):
-            if frame.f_back is None:
-                return []
-            frame = frame.f_back
-        members = [metric for metric in frame.f_locals["self"].children() if isinstance(metric, SynchronisedMetric)]
+        members = self._siblings or _members_of_computing_collection()
         if not any(metric is self for metric in members):
             return []
         settings = self._shared_settings()
@@ -149,6 +146,16 @@ class SynchronisedMetric(Metric):
         self.__dict__.update(attributes)
         for state, items in lists:
             state[:] = items
+
+
+def _members_of_computing_collection() -> tuple[SynchronisedMetric, ...]:
+    """Return the metrics of the `MetricCollection` that is computing, which is looked for among the callers."""
+    frame = sys._getframe()
+    while frame.f_code.co_name != "compute" or not isinstance(frame.f_locals.get("self"), MetricCollection):
+        if frame.f_back is None:
+            return ()
+        frame = frame.f_back
+    return tuple(metric for metric in frame.f_locals["self"].children() if isinstance(metric, SynchronisedMetric))
 
 
 def same(left: State, right: State) -> bool:

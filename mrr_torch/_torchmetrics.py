@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities import plot
 
 from mrr_torch import _checks
@@ -153,3 +153,8 @@ class SummedStateMetric(SynchronisedMetric):
 
 def _each(move: Callable[[Tensor], Tensor], state: State) -> State:
     return move(state) if isinstance(state, Tensor) else [move(item) for item in state]
+
+
+def renamed(collection: MetricCollection, values: dict[str, Any]) -> dict[str, Any]:
+    """Return ``values`` under the names that the collection gives them: with its prefix and postfix."""
+    return {collection._set_name(name): value for name, value in values.items()}

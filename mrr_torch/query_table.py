@@ -89,6 +89,11 @@ class QueryTable(NamedTuple):
             _enter(rest[0], _checks.flat(extras.weights).to(rest[0].dtype)[None], column)
         return dict(zip(states, (table, *rest), strict=True))
 
+    def read_alone(self, ranked: Ranked, extras: Extras) -> Reading:
+        """Read the states of one batch alone; that others have not been seen goes without saying."""
+        states = {name: state for name, (state, _) in self.empty(ranked.ranks.higher.device).items()}
+        return self.read(self.add(states, ranked, extras), complete=False)
+
     def read(self, states: dict[str, Tensor], *, complete: bool = True) -> Reading:
         """Read the table. A query that was seen with different counts counts as the worst of them together.
 

@@ -143,6 +143,11 @@ class RankHistogram(NamedTuple):
         refuse_invalid(readings[0].counts.outcomes, self.settings)
         return readings[0]._replace(cohorts=tuple(readings[1:]))
 
+    def read_alone(self, ranked: Ranked, extras: Extras) -> Reading:
+        """Read the states of one batch alone."""
+        states = {name: state for name, (state, _) in self.empty(ranked.ranks.higher.device).items()}
+        return self.read(self.add(states, ranked, extras))
+
     def _distribution(self, state: Tensor) -> Distribution:
         steps = self._steps
         # Differences of fractions leave residues of either sign where nothing is.
@@ -232,27 +237,31 @@ class RankHistogram(NamedTuple):
 
 def check_extras(extras: Extras, ranks: Ranks, settings: Settings) -> tuple[Extras, Ranks]:
     """Check cohorts and weights, which are given where the settings ask for them and only there."""
-    cohort, weights, relevant = extras.cohort, extras.weights, ranks.relevant
-    asked = (("cohort", cohort, "cohorts", bool(settings.cohorts)), ("weights", weights, "weighted", settings.weighted))
+    relevant = ranks.relevant
+    asked = (
+        ("cohort", extras.cohort, "cohorts", bool(settings.cohorts)),
+        ("weights", extras.weights, "weighted", settings.weighted),
+    )
     for name, value, setting, needed in asked:
         if (value is not None) != needed:
             expected = f"a tensor of the queries' shape, with {setting}=" if needed else f"None without {setting}="
             raise ValueError(_checks.message(name, expected, type(value).__name__))
-    if cohort is not None:
-        cohort, number = _checks.integer_tensor("cohort", cohort, relevant), len(settings.cohorts)
+    if extras.cohort is not None:
+        cohort, last = _checks.integer_tensor("cohort", extras.cohort, relevant), len(settings.cohorts) - 1
         _checks.same_shape("cohort", cohort, _checks.shape(relevant))
-        outside = (cohort < 0) | (cohort >= number)
-        bad = cohort.masked_fill(~outside, -1)
-        invalid = _checks.refuse(outside, "cohort", f"ids in 0..{number - 1}", lambda: int(bad[outside][0]))
+        outside = (cohort < 0) | (cohort > last)
+        invalid = _checks.refuse(outside, "cohort", f"ids in 0..{last}", lambda: int(cohort[outside][0]))
         relevant = mark(relevant, invalid, Outcome.BAD_COHORT)
-    if weights is not None:
-        weights = _checks.numbers_tensor("weights", weights, relevant).to(state_dtype(relevant.device))
-        _checks.same_shape("weights", weights, _checks.shape(relevant))
+        extras = extras._replace(cohort=cohort)
+    if extras.weights is not None:
+        given = _checks.numbers_tensor("weights", extras.weights, relevant)
+        _checks.same_shape("weights", given, _checks.shape(relevant))
+        weights = given.to(state_dtype(relevant.device))
         wrong = ~((weights >= 0) & (weights < torch.inf))
         invalid = _checks.refuse(wrong, "weights", "finite numbers >= 0", lambda: float(weights[wrong][0]))
         relevant = mark(relevant, invalid, Outcome.BAD_WEIGHTS)
-        weights = weights if invalid is None else weights.masked_fill(wrong, 0.0)
-    return extras._replace(cohort=cohort, weights=weights), ranks._replace(relevant=relevant)
+        extras = extras._replace(weights=weights if invalid is None else weights.masked_fill(wrong, 0.0))
+    return extras, ranks._replace(relevant=relevant)
 
 
 def _of_cohort(ranked: Ranked, weights: Tensor | None, where: Tensor) -> tuple[Ranked, Tensor | None]:
