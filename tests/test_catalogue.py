@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_device_path import Largest
 
-from mrr_torch import MeanReciprocalRank, Outcome, Ranks, rank_catalogue, rank_target
+from mrr_torch import MeanReciprocalRank, Ranks, rank_catalogue, rank_target
 from mrr_torch.catalogue import scorers
 from mrr_torch.kernels import cpu
 
@@ -29,7 +29,7 @@ def blind():
         for name, module in list(sys.modules.items()):
             for attribute in ("readable", "on_host"):
                 if name.startswith("mrr_torch") and hasattr(module, attribute):
-                    stack.enter_context(mock.patch.object(module, attribute, lambda *tensors: False))
+                    stack.enter_context(mock.patch.object(module, attribute, return_value=False))
         yield
 
 
@@ -79,7 +79,12 @@ def test_many_queries_are_cut_too(tile):
 def test_the_items_pass_in_tiles_of_the_given_size(monkeypatch):
     seen = []
     score = scorers.DotProducts.score
-    monkeypatch.setattr(scorers.DotProducts, "score", lambda self, *given: (seen.append(given[1:3]), score(self, *given)))
+
+    def noted(self, *given):
+        seen.append(given[1:3])
+        score(self, *given)
+
+    monkeypatch.setattr(scorers.DotProducts, "score", noted)
     given = catalogue(450, queries=(4,))
     rank_catalogue(given["queries"], given["items"], given["target"], tile=200)
     assert sorted(seen) == [(0, 200), (200, 400), (400, 450)]
@@ -350,7 +355,7 @@ QUERIES, ITEMS, TARGET = torch.ones(2, 3), torch.ones(5, 3), torch.tensor([0, 4]
         ((QUERIES, ITEMS, torch.tensor([0, -1])), {}, ValueError, "target: expected ids in 0..4, got -1"),
         ((QUERIES, ITEMS, TARGET.float()), {}, TypeError, "target: expected a tensor of integer ids"),
         ((QUERIES, ITEMS, 0), {}, TypeError, "target: expected a tensor of integer ids, got int"),
-        ((QUERIES, ITEMS, TARGET[None]), {}, ValueError, "target: expected shape (2,), or (2, 'M') for several relevant items, got shape (1, 2)"),
+        ((QUERIES, ITEMS, TARGET[None]), {}, ValueError, "target: expected shape (2,), or (2, 'M') for several"),
         ((QUERIES, ITEMS, TARGET), {"bias": torch.ones(2)}, ValueError, "bias: expected shape (5,), got shape (2,)"),
         ((QUERIES, ITEMS, TARGET), {"bias": torch.ones(5).int()}, TypeError, "bias: expected a floating-point tensor"),
         ((QUERIES, ITEMS, TARGET), {"bias": 0.0}, TypeError, "bias: expected a floating-point tensor, got float"),

@@ -93,8 +93,11 @@ def count_competitors(
             if shared is not None:  # NaN plus a score is NaN; adding is several times faster than filling by a mask
                 values += torch.zeros_like(values[0]).masked_fill_(shared[first:last], torch.nan)
             # Comparisons that write the type of the scores are vectorised, and so is their sum, exact up to 2**24.
-            torch.gt(values, threshold, out=above)
-            torch.eq(values, threshold, out=values)
+            if compiling():  # traces no `out` that is a slice
+                above.copy_(values > threshold)
+            else:
+                torch.gt(values, threshold, out=above)
+            values.eq_(threshold)
             found += tile.sum(-1).long()
     return counts
 
