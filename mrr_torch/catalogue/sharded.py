@@ -1,7 +1,7 @@
 """The items split over the processes of a group: queries travel to all parts, and counts come back.
 
 What is sent grows with the queries alone (and with ``ids``, where given). Every process makes products of the same
-shape, so that equal items tie wherever they are. Before, each tells the others what it has: sizes, to make room for
+shape, so that equal items tie wherever they are. Before, each tells the others what it has: sizes, to allocate for
 them, and errors, so that all raise where otherwise the others would wait.
 """
 
@@ -81,13 +81,13 @@ def _count_all(given: Arguments, facts: Facts, everyone: list[Facts], group: Any
     queries = torch.cat(gather(queries.to(sent), [other.queries for other in everyone], group))
     target, exclude = _gather_ids(given, everyone, group)
 
-    offset = sum(other.items for other in everyone if other.place < facts.place)
+    offset = sum(other.items for other in everyone if other.position < facts.position)
     here, ids = slice(offset, offset + items.shape[0]), given.ids
     if bias is not None and facts.bias == WHOLE:
         bias = bias[here]
     if ids is not None and facts.ids == PARTS:
         parts = zip(everyone, gather(ids, [other.items for other in everyone], group), strict=True)
-        ids = torch.cat([part for _, part in sorted(parts, key=lambda pair: pair[0].place)])
+        ids = torch.cat([part for _, part in sorted(parts, key=lambda pair: pair[0].position)])
     rows = find_rows(target, exclude, ids, sum(other.items for other in everyone))
     relevant, excluded = rows.relevant - offset, [listed - offset for listed in rows.excluded]
     shared = None if rows.shared is None else rows.shared[here]
@@ -96,9 +96,9 @@ def _count_all(given: Arguments, facts: Facts, everyone: list[Facts], group: Any
     largest, listed = max(other.items for other in everyone), sum(part.shape[1] for part in excluded)
     cut = cut_products(queries.shape[0], largest, queries.shape[1], listed, given.tile, queries)
     scorer = DotProducts(queries, items, bias, dtype, cut)
-    own, buffer = score_relevant(scorer, relevant)  # 0 in all processes but the item's
-    dist.all_reduce(own, group=group)
-    best, tied = best_relevant(own, rows.relevant)
+    scores, buffer = score_relevant(scorer, relevant)  # 0 in all processes but the item's
+    dist.all_reduce(scores, group=group)
+    best, tied = best_relevant(scores, rows.relevant)
     counts = count_competitors(scorer, buffer, best, excluded, shared)
     dist.all_reduce(counts, group=group)
     return rows.relevant, counts, tied
@@ -109,13 +109,13 @@ def _check_part(
 ) -> tuple[Arguments, Facts]:
     for name in ("score", "num_items"):
         _checks.refuse_given({name: options[name]}, "None for items in parts")
-    place, whole = dist.get_rank(group), -1
+    position, whole = dist.get_rank(group), -1
     beside = {name: (options[name], PARTS) for name in ("bias", "ids")}
     if hasattr(items, "placements"):
         if group_given is not None:
             got = type(group_given).__name__
             raise ValueError(_checks.message("group", "None beside a DTensor, which has its own", got))
-        table, (items, place) = items, _local_part(items)
+        table, (items, position) = items, _local_part(items)
         whole = table.shape[0]
         beside = {name: _like_table(name, value, table) for name, (value, _) in beside.items()}
     parts = {name: value if form == PARTS else None for name, (value, form) in beside.items()}
@@ -134,7 +134,7 @@ def _check_part(
     )
     forms = {name: NONE if value is None else form for name, (value, form) in beside.items()}
     facts = _facts(given, embeddings)._replace(
-        place=place, whole=whole, device=kinds.index(kind(embeddings.items)), **forms
+        position=position, whole=whole, device=kinds.index(kind(embeddings.items)), **forms
     )
     return given._replace(source=embeddings._replace(bias=bias), ids=ids), facts
 
