@@ -61,8 +61,8 @@ def rank_catalogue(
             with negative ids; repeats count once.
         score: in place of embeddings, a function that returns the scores ``(..., last - first)`` of all queries for the
             items ``first`` to ``last`` (exclusive), any floating dtype. It has to give the same scores each time:
-            slices that hold a target are scored twice (on an accelerator, where targets are not read, all are), since
-            competitors can be counted only when the target's score is known.
+            slices that hold a target, and the first, are scored twice (on an accelerator, where targets are not read,
+            all are), since competitors can be counted only when the target's score is known.
         num_items: N; with ``score`` only.
         bias: ``(N,)``; added to the items' scores. With ``group``, this process's part of it; beside a DTensor, one
             that is sharded likewise, or a whole one.
@@ -117,4 +117,4 @@ def _to_ranks(
     relevant = mark(mark(relevant, beyond, Outcome.BAD_EXCLUDE), outside, Outcome.BAD_TARGET)
     candidates = with_several(counted.competing + distinct, distinct > 1)
     fields = (counted.higher, counted.tied, relevant, candidates)
-    return Ranks(*(field.reshape(given.shape) for field in fields))
+    return Ranks(*(field.reshape(given.shape).clone() for field in fields))  # each owns its memory

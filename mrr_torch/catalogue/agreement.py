@@ -21,7 +21,7 @@ class Facts(NamedTuple):
 
     error: int = 1  # its arguments are refused, and nothing below is true
     device: int = 0  # kind, as an index of `device_kinds`
-    place: int = 0  # index of its part of the items, in the order of rows
+    position: int = 0  # of its part of the items, in the order of rows
     whole: int = -1  # items in all parts, as its DTensor says; -1 without one
     items: int = 0
     columns: int = 0

@@ -1,13 +1,13 @@
 """The items split over the processes of a group: queries travel to all parts, and counts come back.
 
 What is sent grows with the queries alone (and with ``ids``, where given). Every process makes products of the same
-shape, so that equal items tie wherever they are. Before, each tells the others what it has: sizes, to make room for
+shape, so that equal items tie wherever they are. Before, each tells the others what it has: sizes, to allocate for
 them, and errors, so that all raise where otherwise the others would wait.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,23 +36,12 @@ SENT = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 NONE, PARTS, WHOLE = range(3)
 
 
-class Part(NamedTuple):
-    """This process's part of the problem, checked."""
-
-    given: Arguments
-    embeddings: Embeddings
-    bias: Tensor | None  # (n,), or (N,)
-    ids: Tensor | None  # (n,), or (N,)
-    facts: Facts
-
-
 def find_group(items: Any, group: Any) -> Any:
     """Return the group over which the items are split, or None. All that is refused here is ``group`` itself."""
     if group is None:
         if not hasattr(items, "placements"):
             return None
-        split = [dim for dim, placement in enumerate(items.placements) if not placement.is_replicate()]
-        return items.device_mesh.get_group(split[0] if split else 0)
+        return items.device_mesh.get_group(([*_split_dimensions(items), 0])[0])
     if not dist.is_available() or not isinstance(group, dist.ProcessGroup):
         raise TypeError(_checks.message("group", "a process group that this process belongs to", repr(group)))
     return group
@@ -67,63 +56,66 @@ def count_sharded(
         The arguments, checked; the relevant rows ``(Q, M)``; the counts; the masks of `check_ids`.
     """
     try:
-        part = _check_part(group, queries, items, target, group_given, options)
+        given, mine = _check_part(group, queries, items, target, group_given, options)
     except Exception:
         tell(Facts(), group)  # else the others would wait for it
         raise
-    everyone = tell(part.facts, group)
+    everyone = tell(mine, group)
     check_facts(everyone)
 
     total = sum(facts.items for facts in everyone)
-    relevant, counts, tied = _count_all(part, group, everyone, total)
+    relevant, counts, tied = _count_all(given, mine, everyone, group)
     first = sum(facts.queries for facts in everyone[: dist.get_rank(group)])
-    mine = slice(first, first + part.facts.queries)
-    counted = Counted(counts[1, mine], counts[0, mine], tied[mine], counts[2, mine])
-    return part.given, relevant[mine], counted, check_ids(part.given, total)
+    rows = slice(first, first + mine.queries)
+    counted = Counted(counts[1, rows], counts[0, rows], tied[rows], counts[2, rows])
+    return given, relevant[rows], counted, check_ids(given, total)
 
 
-def _count_all(part: Part, group: Any, everyone: list[Facts], total: int) -> tuple[Tensor, Tensor, Tensor]:
+def _count_all(given: Arguments, facts: Facts, everyone: list[Facts], group: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return the relevant rows ``(Q, M)``, the counts ``(3, Q)`` and the tied relevant items ``(Q,)`` of all."""
-    dtype = torch.float64 if any(facts.wide for facts in everyone) else torch.float32
-    kinds = {facts.sent for facts in everyone}
+    assert isinstance(given.source, Embeddings)
+    queries, items, bias = given.source
+    dtype = torch.float64 if any(other.wide for other in everyone) else torch.float32
+    kinds = {other.sent for other in everyone}
     sent = SENT[kinds.pop()] if len(kinds) == 1 else dtype
-    mine, items, _ = part.embeddings
-    queries = torch.cat(gather(mine.to(sent), [facts.queries for facts in everyone], group))
-    target, exclude = _gather_ids(part.given, everyone, group)
+    queries = torch.cat(gather(queries.to(sent), [other.queries for other in everyone], group))
+    target, exclude = _gather_ids(given, everyone, group)
 
-    offset = sum(facts.items for facts in everyone if facts.place < part.facts.place)
-    here = slice(offset, offset + items.shape[0])
-    bias = part.bias[here] if part.bias is not None and part.facts.bias == WHOLE else part.bias
-    ids = part.ids
-    if ids is not None and part.facts.ids == PARTS:
-        parts = zip(everyone, gather(ids, [facts.items for facts in everyone], group), strict=True)
-        ids = torch.cat([ids for _, ids in sorted(parts, key=lambda pair: pair[0].place)])
-    rows = find_rows(target, exclude, ids, total)
+    offset = sum(other.items for other in everyone if other.position < facts.position)
+    here, ids = slice(offset, offset + items.shape[0]), given.ids
+    if bias is not None and facts.bias == WHOLE:
+        bias = bias[here]
+    if ids is not None and facts.ids == PARTS:
+        parts = zip(everyone, gather(ids, [other.items for other in everyone], group), strict=True)
+        ids = torch.cat([part for _, part in sorted(parts, key=lambda pair: pair[0].position)])
+    rows = find_rows(target, exclude, ids, sum(other.items for other in everyone))
     relevant, excluded = rows.relevant - offset, [listed - offset for listed in rows.excluded]
     shared = None if rows.shared is None else rows.shared[here]
 
     # Cut in the same way everywhere: from what all know.
-    largest, listed = max(facts.items for facts in everyone), sum(part.shape[1] for part in excluded)
-    cut = cut_products(queries.shape[0], largest, queries.shape[1], listed, part.given.tile, queries)
+    largest, listed = max(other.items for other in everyone), sum(part.shape[1] for part in excluded)
+    cut = cut_products(queries.shape[0], largest, queries.shape[1], listed, given.tile, queries)
     scorer = DotProducts(queries, items, bias, dtype, cut)
-    own, buffer = score_relevant(scorer, relevant)  # 0 in all processes but the item's
-    dist.all_reduce(own, group=group)
-    best, tied = best_relevant(own, rows.relevant)
+    scores, buffer = score_relevant(scorer, relevant)  # 0 in all processes but the item's
+    dist.all_reduce(scores, group=group)
+    best, tied = best_relevant(scores, rows.relevant)
     counts = count_competitors(scorer, buffer, best, excluded, shared)
     dist.all_reduce(counts, group=group)
     return rows.relevant, counts, tied
 
 
-def _check_part(group: Any, queries: Any, items: Any, target: Any, group_given: Any, options: dict[str, Any]) -> Part:
+def _check_part(
+    group: Any, queries: Any, items: Any, target: Any, group_given: Any, options: dict[str, Any]
+) -> tuple[Arguments, Facts]:
     for name in ("score", "num_items"):
         _checks.refuse_given({name: options[name]}, "None for items in parts")
-    place, whole = dist.get_rank(group), -1
+    position, whole = dist.get_rank(group), -1
     beside = {name: (options[name], PARTS) for name in ("bias", "ids")}
     if hasattr(items, "placements"):
         if group_given is not None:
             got = type(group_given).__name__
             raise ValueError(_checks.message("group", "None beside a DTensor, which has its own", got))
-        table, (items, place) = items, _local_part(items)
+        table, (items, position) = items, _local_part(items)
         whole = table.shape[0]
         beside = {name: _like_table(name, value, table) for name, (value, _) in beside.items()}
     parts = {name: value if form == PARTS else None for name, (value, form) in beside.items()}
@@ -142,15 +134,18 @@ def _check_part(group: Any, queries: Any, items: Any, target: Any, group_given: 
     )
     forms = {name: NONE if value is None else form for name, (value, form) in beside.items()}
     facts = _facts(given, embeddings)._replace(
-        place=place, whole=whole, device=kinds.index(kind(embeddings.items)), **forms
+        position=position, whole=whole, device=kinds.index(kind(embeddings.items)), **forms
     )
-    return Part(given._replace(ids=ids), embeddings, bias, ids, facts)
+    return given._replace(source=embeddings._replace(bias=bias), ids=ids), facts
+
+
+def _split_dimensions(table: Any) -> list[int]:
+    return [dim for dim, placement in enumerate(table.placements) if not placement.is_replicate()]
 
 
 def _local_part(table: Any) -> tuple[Tensor, int]:
     """Return this process's part of a DTensor, and its index among the parts."""
-    placements = tuple(table.placements)
-    split = [dim for dim, placement in enumerate(placements) if not placement.is_replicate()]
+    placements, split = tuple(table.placements), _split_dimensions(table)
     # By its name: the rows of a strided shard, another class, are not in the order of the processes.
     if len(split) != 1 or type(placements[split[0]]).__name__ != "Shard" or placements[split[0]].dim != 0:
         raise ValueError(_checks.message("item_embeddings", "a DTensor sharded once, on dimension 0", placements))

@@ -17,12 +17,12 @@ from mrr_torch.kernels import backend
 def count_in_tiles(given: Arguments, rows: Rows) -> Counted:
     """Count the competitors of each query's best relevant item in tiles of items."""
     if isinstance(given.source, ScoreFunction):
-        own, counts = _count(given.source, *rows)
+        scores, counts = _count(given.source, *rows)
     else:
         queries, items, bias = given.source
         count = _as_one_operation if compiling() else _count_products
-        own, counts = count(queries, items, *rows, bias, given.tile)
-    return Counted(counts[1], counts[0], best_relevant(own, rows.relevant)[1], counts[2])
+        scores, counts = count(queries, items, *rows, bias, given.tile)
+    return Counted(counts[1], counts[0], best_relevant(scores, rows.relevant)[1], counts[2])
 
 
 def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,8 +93,11 @@ def count_competitors(
             if shared is not None:  # NaN plus a score is NaN; adding is several times faster than filling by a mask
                 values += torch.zeros_like(values[0]).masked_fill_(shared[first:last], torch.nan)
             # Comparisons that write the type of the scores are vectorised, and so is their sum, exact up to 2**24.
-            torch.gt(values, threshold, out=above)
-            torch.eq(values, threshold, out=values)
+            if compiling():  # traces no `out` that is a slice
+                above.copy_(values > threshold)
+            else:
+                torch.gt(values, threshold, out=above)
+            values.eq_(threshold)
             found += tile.sum(-1).long()
     return counts
 
@@ -102,8 +105,8 @@ def count_competitors(
 def _count(
     scorer: DotProducts | ScoreFunction, relevant: Tensor, excluded: list[Tensor], shared: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    own, buffer = score_relevant(scorer, relevant)
-    return own, count_competitors(scorer, buffer, best_relevant(own, relevant)[0], excluded, shared)
+    scores, buffer = score_relevant(scorer, relevant)
+    return scores, count_competitors(scorer, buffer, best_relevant(scores, relevant)[0], excluded, shared)
 
 
 def _count_products(
