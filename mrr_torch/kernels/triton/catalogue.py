@@ -209,9 +209,7 @@ def _count_tiles(
     for start in range(first, last, ITEMS):
         item = start + tl.arange(0, ITEMS)
         row = tl.where(item < last, item, first) if PARTIAL else item
-        scores = _score_tile(
-            queries, query_row, items, row, item_stride, column_stride, COLUMNS, QUERIES, ITEMS, STEP
-        )
+        scores = _score_tile(queries, query_row, items, row, item_stride, column_stride, COLUMNS, QUERIES, ITEMS, STEP)
         if BIASED:
             scores += tl.load(bias + row)[None, :]
         if PARTIAL:
@@ -254,9 +252,7 @@ def _score_listed(
     is_item = (item >= 0) & (item < num_items)
     row = tl.where(is_item, item, 0)
     query_row = tl.where(query < num_queries, query, 0)
-    products = _score_tile(
-        queries, query_row, items, row, item_stride, column_stride, COLUMNS, QUERIES, ITEMS, STEP
-    )
+    products = _score_tile(queries, query_row, items, row, item_stride, column_stride, COLUMNS, QUERIES, ITEMS, STEP)
     if BIASED:
         products += tl.load(bias + row)[None, :]
     score = tl.sum(tl.where(query[:, None] == asking[None, :], products, 0.0), 0)

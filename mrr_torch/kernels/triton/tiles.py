@@ -25,27 +25,27 @@ class Tile(NamedTuple):
 def tiles(dtype: torch.dtype, columns: int, amd: bool = False) -> tuple[Tile, ...]:
     """Return the tiles that are compiled and tested for embeddings of ``dtype`` and length ``columns``.
 
-    The first is for many queries, the last for few (see `choose`). No tile spills registers, and each fits the shared
-    memory of an A100, an H100 or an MI300.
+    The first is for many queries. No tile spills registers, and each fits the shared memory of an A100, an H100 or an
+    MI300.
     """
     power = max(triton.next_power_of_2(columns), 16)
+    shapes: tuple[tuple[int, int, int, int], ...]
     if dtype == torch.float32:
         # Without tensor cores every operand of a step sits in registers: a long step spills.
-        step = min(power, 16)
-        shapes = ((64, 64, 4), (128, 64, 8), (16, 64, 4))
-        return tuple(Tile(queries, items, step, warps, 2) for queries, items, warps in shapes)
-    if power <= 64:
-        shapes = ((128, 64, 4), (128, 128, 8), (64, 128, 4), (16, 128, 4))
-    elif power <= 128:
-        shapes = ((128, 64, 4), (128, 128, 8), (64, 64, 4), (16, 128, 4))
+        shapes = (64, 64, 32, 4), (128, 64, 16, 8), (16, 64, 16, 4)
+        stages = 2
     else:
-        shapes = ((128, 128, 8), (64, 128, 4), (16, 128, 4))
-    # In one step the queries stay on the chip while the items pass by; longer embeddings take several.
-    step = power if power <= 128 else 64
-    return tuple(Tile(queries, items, step, warps, 2 if amd else 3) for queries, items, warps in shapes)
+        # In one step the queries stay on the chip while the items pass by; longer embeddings take several.
+        step = power if power <= 128 else 64
+        wide, narrow = (128, 128, step, 8), (128, 64, step, 4)
+        half = (64, 64 if power == 128 else 128, step, 4)
+        shapes = (*((narrow, wide) if power <= 128 else (wide, narrow)), half, (16, 128, step, 4))
+        stages = 2 if amd else 3
+    return tuple(Tile(queries, items, min(step, power), warps, stages) for queries, items, step, warps in shapes)
 
 
 def choose(dtype: torch.dtype, columns: int, queries: int) -> Tile:
-    """Choose a tile; the same for the same embeddings and number of queries."""
+    """Choose the smallest tile that holds all queries, or else the first; always the same for the same sizes."""
     candidates = tiles(dtype, columns, amd=torch.version.hip is not None)
-    return candidates[-1] if queries <= candidates[-1].queries else candidates[0]
+    enough = [tile for tile in candidates if tile.queries >= queries]
+    return min(enough, key=lambda tile: tile.queries, default=candidates[0])
