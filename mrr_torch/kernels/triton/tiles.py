@@ -32,7 +32,7 @@ def tiles(dtype: torch.dtype, columns: int, amd: bool = False) -> tuple[Tile, ..
     shapes: tuple[tuple[int, int, int, int], ...]
     if dtype == torch.float32:
         # Without tensor cores every operand of a step sits in registers: a long step spills.
-        shapes = (64, 64, 32, 4), (128, 64, 16, 8), (16, 64, 16, 4)
+        shapes = (128, 64, 16, 8), (64, 64, 16, 8), (16, 64, 16, 4)
         stages = 2
     else:
         # In one step the queries stay on the chip while the items pass by; longer embeddings take several.
