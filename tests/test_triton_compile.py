@@ -95,10 +95,11 @@ def test_long_embeddings_compile(dtype, target, monkeypatch, tmp_path):
     check_catalogue(monkeypatch, tmp_path, target, dtype, 1024, tile, items=2**20)
 
 
-def test_items_of_any_strides_and_another_type_compile(target, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("queries", "columns"), [(torch.float32, 50), (torch.bfloat16, 128)], ids=str)
+def test_items_of_any_strides_and_another_type_compile(queries, columns, target, monkeypatch, tmp_path):
     launches = record(monkeypatch, catalogue, "_count_tiles", "_score_listed")
-    items = meta(50, 100_000, dtype=torch.bfloat16).T
-    inputs = catalogue._Inputs(meta(300, 50), items, None, None)
+    items = meta(columns, 100_000, dtype=torch.bfloat16).T
+    inputs = catalogue._Inputs(meta(300, columns, dtype=queries), items, None, None)
     inputs.count(meta(300))
     inputs.score(meta(300, 1, dtype=torch.int64))
     costs(target, launches, tmp_path)

@@ -95,7 +95,9 @@ class _Inputs:
             operand = torch.float32  # the interpreter takes the bits of bfloat16 operands for integers
         self.queries, self.items = queries.to(operand).contiguous(), items
         self.bias = None if bias is None else bias.float().contiguous()
-        self.tile = tile or choose(operand, items.shape[1], queries.shape[0])
+        tile = tile or choose(operand, items.shape[1], queries.shape[0])
+        # Items that are not contiguous are loaded number by number, through registers.
+        self.tile = tile if items.stride(1) == 1 else tile._replace(step=min(tile.step, 32))
 
     def exclude(self, gone: Tensor) -> None:
         """Take items out for all queries: a bias of NaN makes their scores NaN, which is neither above nor equal."""

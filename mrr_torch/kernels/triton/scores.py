@@ -43,7 +43,7 @@ def count(scores: Tensor, best: Tensor, competes: Tensor | None = None) -> tuple
                 SPAN=SPAN,
                 HEIGHT=height,
                 WIDTH=width,
-                num_warps=4,
+                num_warps=8 if scores.element_size() == 1 else 4,  # unpacking bytes takes registers
                 enable_fp_fusion=True,
             )
     higher, equal = counts.unbind()

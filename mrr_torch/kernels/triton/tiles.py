@@ -37,9 +37,9 @@ def tiles(dtype: torch.dtype, columns: int, amd: bool = False) -> tuple[Tile, ..
     else:
         # In one step the queries stay on the chip while the items pass by; longer embeddings take several.
         step = power if power <= 128 else 64
-        wide, narrow = (128, 128, step, 8), (128, 64, step, 4)
-        half = (64, 64 if power == 128 else 128, step, 4)
-        shapes = (*((narrow, wide) if power <= 128 else (wide, narrow)), half, (16, 128, step, 4))
+        shapes = (128, 128, step, 8), (64, 64 if power == 128 else 128, step, 4), (16, 64, step, 4)
+        if power <= 128:
+            shapes = ((128, 64, step, 4), *shapes)
         stages = 2 if amd else 3
     return tuple(Tile(queries, items, min(step, power), warps, stages) for queries, items, step, warps in shapes)
 
