@@ -23,8 +23,8 @@ def ranking_metrics(
 ) -> RankingMetrics:
     """Return a `MetricCollection` of MRR, hit rate and NDCG at each cut-off: ``mrr@5``, ``hit_rate@5``, ``ndcg@5``...
 
-    Each is a scalar with a name of its own, which is what `self.log_dict`, `MetricTracker` and loggers take. All share one
-    state: a batch is ranked once, in ``forward`` too, and ``compute`` synchronises once.
+    Each is a scalar with a name of its own, which is what `self.log_dict`, `MetricTracker` and loggers take. All share
+    one state: a batch is ranked once, in ``forward`` too, and ``compute`` synchronises once.
 
     Args:
         top_k: one or more cut-offs.

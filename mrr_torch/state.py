@@ -184,7 +184,10 @@ class RankHistogram(NamedTuple):
         if not ranked.found:
             outcome = counters - ranks.relevant.clamp(int(min(Outcome)), 0)
             place = torch.where(ranks.relevant > 0, place, outcome)
-        state.index_add_(0, place, ones)
+        if weights is None:
+            kernel.accumulate(state, place)
+        else:
+            state.index_add_(0, place, weights)
         if not near:
             rank = stand.step.to(state.dtype) / steps_per_rank(self.settings.ties) + 1
             reciprocal = (place == steps) / rank

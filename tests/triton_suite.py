@@ -296,3 +296,37 @@ def test_places_are_counted_and_those_outside_are_not(queries, generator):
     expected = state + torch.bincount(place[(place >= 0) & (place < 10)], minlength=10)
     assert accumulate(state, place) is state
     assert torch.equal(state, expected)
+
+
+def test_rank_catalogue_and_metrics_by_the_kernels_equal_the_tiled_path(generator, monkeypatch):
+    queries, items = (integers(rows, 9, generator=generator).float() for rows in (21, 130))
+    target = integers(21, 3, low=-1, high=130, generator=generator)
+    target[:, 0] = integers(21, low=0, high=130, generator=generator)
+    history, ids = integers(21, 5, low=-1, high=60, generator=generator), torch.arange(130) // 2
+    given = {"bias": integers(130, generator=generator).float(), "exclude": history, "ids": ids}
+    for wanted in (target[:, 0], target):
+        for names in ((), ("bias",), ("bias", "exclude"), ("exclude", "ids"), ("bias", "exclude", "ids")):
+            options = {name: given[name] for name in names}
+            kernel = rank_catalogue(queries, items, wanted, implementation="triton", **options)
+            tiled = rank_catalogue(queries, items, wanted, implementation="streamed", **options)
+            assert all(torch.equal(left, right) for left, right in zip(kernel, tiled, strict=True)), names
+    with pytest.raises(ValueError, match="implementation: expected 'auto' or 'streamed' here, got 'triton: float64"):
+        rank_catalogue(queries.double(), items, target, implementation="triton")
+
+
+def test_metrics_use_the_kernels_where_they_are_asked_for(generator, monkeypatch):
+    scores, wanted = integers(40, 77, generator=generator).float(), integers(40, low=0, high=77, generator=generator)
+    plain = MeanReciprocalRank([5, None])
+    plain.update(scores, wanted, exclude=wanted[:, None] - 4)
+    monkeypatch.setattr(_device, "HOST_TYPES", frozenset())
+    monkeypatch.setenv("MRR_TORCH_TRITON", "1")
+    calls = []
+    for name in ("scores", "accumulate"):
+        module = import_module(f"mrr_torch.kernels.triton.{name}")
+        function = {"scores": "count"}.get(name, name)
+        original = getattr(module, function)
+        monkeypatch.setattr(module, function, lambda *a, original=original, name=name: (calls.append(name), original(*a))[1])
+    fused = MeanReciprocalRank([5, None])
+    fused.update(scores, wanted, exclude=wanted[:, None] - 4)
+    assert {"scores", "accumulate"} <= set(calls)
+    assert fused.compute() == pytest.approx(plain.compute(), rel=0, abs=1e-7)  # float32 results

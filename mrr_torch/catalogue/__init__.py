@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch.catalogue.arguments import Arguments, Counted, check_arguments, check_ids, find_rows
+from mrr_torch.catalogue.fused import choose_fused, count_fused
 from mrr_torch.catalogue.reference import count_with_all_scores
 from mrr_torch.catalogue.sharded import count_sharded, find_group
 from mrr_torch.catalogue.tiled import count_in_tiles
@@ -74,7 +75,8 @@ def rank_catalogue(
         miss_index: queries with this target count 0, and stay in the mean: their item is not in the catalogue.
         tile: number of items scored at a time; by default what the caches hold.
         group: the process group over which the items are split.
-        implementation: "streamed", in tiles; "reference", which holds all scores at once; or "auto", which chooses.
+        implementation: "streamed", in tiles; "reference", which holds all scores at once; "triton", a fused kernel for
+            GPUs (experimental: interpreted and compiled in tests, never run on one); or "auto", which chooses.
 
     Returns:
         `Ranks` of shape ``(...)``.
@@ -103,6 +105,8 @@ def rank_catalogue(
     marks = check_ids(given, given.num_items)
     rows = find_rows(given.target, given.exclude, given.ids, given.num_items)
     count = count_with_all_scores if given.implementation == "reference" else count_in_tiles
+    if choose_fused(given):
+        count = count_fused
     return _to_ranks(given, rows.relevant, count(given, rows), marks)
 
 

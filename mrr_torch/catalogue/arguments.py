@@ -11,7 +11,7 @@ from mrr_torch import _checks
 from mrr_torch.catalogue.scorers import ScoreFunction, cut_function
 from mrr_torch.kernels import backend
 
-IMPLEMENTATIONS = ("auto", "reference", "streamed")
+IMPLEMENTATIONS = ("auto", "reference", "streamed", "triton")
 
 
 class Embeddings(NamedTuple):

@@ -120,8 +120,9 @@ def _check_part(
         beside = {name: _like_table(name, value, table) for name, (value, _) in beside.items()}
     parts = {name: value if form == PARTS else None for name, (value, form) in beside.items()}
     given = check_arguments(queries, items, target, **(options | parts))
-    if given.implementation == "reference":
-        raise ValueError(_checks.message("implementation", "'auto' or 'streamed' for items in parts", "'reference'"))
+    if given.implementation in ("reference", "triton"):
+        expected = "'auto' or 'streamed' for items in parts"
+        raise ValueError(_checks.message("implementation", expected, repr(given.implementation)))
     embeddings = given.source
     assert isinstance(embeddings, Embeddings)
     kinds = device_kinds(group)

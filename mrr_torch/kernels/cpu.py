@@ -127,6 +127,11 @@ def rows_at(where: Tensor) -> Tensor:
     return where.nonzero()[:, 0]
 
 
+def accumulate(state: Tensor, index: Tensor) -> None:
+    """Add 1 to ``state`` at each ``index``, in place."""
+    state.index_add_(0, index, state.new_ones(1).expand(index.shape))
+
+
 def sort_rows(ids: Tensor) -> Tensor:
     """Sort each row of ids."""
     # NumPy sorts integers with vector instructions, some 20 times faster than torch, which sorts pairs with indexes.

@@ -90,6 +90,11 @@ def rows_at(where: Tensor) -> Tensor:
     return torch.arange(where.shape[0], device=where.device)
 
 
+def accumulate(state: Tensor, index: Tensor) -> None:
+    """Add 1 to ``state`` at each ``index``, in place."""
+    state.index_add_(0, index, state.new_ones(1).expand(index.shape))
+
+
 def sort_rows(ids: Tensor) -> Tensor:
     """Sort each row of ids."""
     return ids.sort(-1).values

@@ -29,6 +29,7 @@ def count_catalogue(
     bias: Tensor | None = None,
     exclude: Tensor | None = None,
     tile: Tile | None = None,
+    shared: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Count the competitors of each query's best relevant item among all items.
 
@@ -42,6 +43,7 @@ def count_catalogue(
         bias: ``(N,)`` or None; added to the items' scores.
         exclude: ``(Q, H)``, or ``(1, H)`` for all queries, int64, or None.
         tile: sizes of a tile; by default chosen by the sizes of the input.
+        shared: ``(N,)`` bool or None; items that are excluded for all queries.
 
     Returns:
         the score of the best relevant item ``(Q,)`` float32, NaN if all are, 0 if there is none; and ``(4, Q)`` int64:
@@ -61,13 +63,16 @@ def count_catalogue(
     if exclude is not None and exclude.shape[0] == 1:
         gone = torch.zeros(number + 1, dtype=torch.bool, device=device)
         gone.index_fill_(0, torch.where((exclude[0] >= 0) & (exclude[0] < number), exclude[0], number), True)
-        gone = gone[:number]
-        competitors = competitors - gone.sum() + (is_relevant & _at(gone, relevant)).sum(1)
-        inputs.exclude(gone)
-        is_relevant = is_relevant & ~_at(gone, relevant)
+        shared = gone[:number] if shared is None else shared | gone[:number]
     elif exclude is not None:
         listed = _once(exclude, number)
         listed = listed.masked_fill(_occurs(listed, relevant), -1)
+    if shared is not None:
+        competitors = competitors - shared.sum() + (is_relevant & _at(shared, relevant)).sum(1)
+        inputs.exclude(shared)
+        is_relevant = is_relevant & ~_at(shared, relevant)
+        listed = None if listed is None else listed.masked_fill(_at(shared, listed) & (listed >= 0), -1)
+    if listed is not None:
         competitors = competitors - (listed >= 0).sum(1)
 
     tied, higher = inputs.count(best)
