@@ -84,9 +84,8 @@ class RankDistribution(RankMetric):
         if not queries:
             return self._result(torch.full_like(shares, torch.nan))
         # A little less than asked for: sums of thirds must not miss a whole number by the last bit.
-        reached = torch.searchsorted(
-            self._with_certain(reading).cumsum(0), (shares * queries - 1e-9 * queries).clamp(min=1e-9)
-        )
+        wanted = (shares - 1e-9).clamp(min=1e-9) * queries
+        reached = torch.searchsorted(self._with_certain(reading).cumsum(0), wanted)
         return self._result(torch.cat([seen.ranks, seen.ranks.new_tensor([torch.inf])])[reached])
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
