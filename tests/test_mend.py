@@ -5,12 +5,10 @@ from fractions import Fraction
 
 import pytest
 import torch
-from helpers import quietly
+from helpers import made_by_hand, quietly
 from torchmetrics.retrieval import RetrievalNormalizedDCG
 
-import mrr_torch._device
 from mrr_torch import (
-    HitRate,
     MeanReciprocalRank,
     NormalizedDCG,
     Outcome,
@@ -24,24 +22,6 @@ from mrr_torch import (
     rank_target,
     reciprocal_rank,
 )
-
-
-@pytest.fixture(params=["read", "not read"])
-def path(request, monkeypatch):
-    """Run a test where values can be read on the host, and where they cannot."""
-    if request.param == "not read":
-        monkeypatch.setattr(mrr_torch._device, "HOST_TYPES", frozenset())
-    return request.param
-
-
-@pytest.fixture
-def unread(monkeypatch):
-    """Let no value be read on the host, as on an accelerator."""
-    monkeypatch.setattr(mrr_torch._device, "HOST_TYPES", frozenset())
-
-
-def made_by_hand(*rows):
-    return Ranks(*torch.tensor(rows).T)
 
 
 def value_of(metric, *arguments, **options):
@@ -117,56 +97,6 @@ class TestSeveralRelevantItems:
     def test_arguments_beside_their_ids_are_checked_by_name(self, settings, relevant, message):
         with pytest.raises((TypeError, ValueError), match=message):
             MeanReciprocalRank(**settings).update(torch.rand(2, 3), relevant=relevant)
-
-
-FORMS = {
-    "target": lambda: rank_target(torch.tensor([[1.0, 2.0, 3.0]] * 3), torch.tensor([0, 0, 1])),
-    "relevance": lambda: rank_relevant(torch.tensor([[1.0, 2.0, 3.0]] * 3), torch.tensor([[1, 0, 0]] * 3)),
-    "retrieved": lambda: rank_retrieved(torch.tensor([[5, 6]] * 3), torch.tensor([6, 6, 5])),
-}
-
-
-class TestRanksAreTheUsers:
-    """What is returned is plain, owns its memory, and means the same after any handling."""
-
-    @pytest.mark.parametrize("form", FORMS)
-    def test_a_change_of_one_query_changes_no_other(self, form, path):
-        for at in range(4):
-            ranks = FORMS[form]()
-            before = [field.clone() for field in ranks]
-            ranks[at][0] = 77
-            assert all(torch.equal(field[1:], old[1:]) for field, old in zip(ranks, before, strict=True))
-            assert all(torch.equal(ranks[i], before[i]) for i in range(4) if i != at)
-
-    @pytest.mark.parametrize(
-        "handled",
-        [
-            lambda ranks: Ranks(*(field[1:] for field in ranks)),
-            lambda ranks: Ranks(*torch.stack(list(ranks))),
-            lambda ranks: Ranks(*(field.clone() for field in ranks)),
-            lambda ranks: Ranks(*torch.tensor([field.tolist() for field in ranks])),
-        ],
-        ids=["sliced", "stacked", "copied", "rebuilt"],
-    )
-    def test_several_relevant_items_are_known_after_handling(self, handled, path):
-        ranks = rank_relevant(torch.tensor([[1.0, 2.0, 3.0]] * 3), torch.tensor([[1, 1, 0]] * 3))
-        metric = MeanReciprocalRank(10)
-        metric.update(handled(ranks))
-        assert "chance" not in metric.describe()
-        assert "all of 3 candidates" in metric.describe()
-
-    def test_addition_is_refused_and_merge_adds_the_counts(self):
-        left, right = made_by_hand((1, 0, 1, 3)), made_by_hand((2, 1, 0, 4))
-        with pytest.raises(TypeError, match="merge"):
-            left + right
-        assert [field.item() for field in left.merge(right)] == [3, 1, 1, 7]
-
-    @pytest.mark.parametrize("bad", [(1, 0, -50, 3), (-1, 0, 1, 3), (1, -1, 1, 3), (1, 0, 1, -3)])
-    def test_counts_that_are_none_are_raised_by_compute_where_they_could_not_be_read(self, bad, unread):
-        metric = MeanReciprocalRank()
-        metric.update(made_by_hand((0, 0, 1, 3), bad))
-        with pytest.raises(ValueError, match="preds: expected Ranks with counts >= 0, got others, in 1 query"):
-            metric.compute()
 
 
 class TestLabels:
@@ -293,47 +223,6 @@ def test_the_expectation_over_ties_keeps_its_digits(higher, tied, candidates, fl
     assert value == pytest.approx(float(expected), rel=1e-12)  # what sampled_ranks states
 
 
-class TestWords:
-    """What is printed is right, in number too."""
-
-    def test_the_level_of_an_interval(self):
-        metric = MeanReciprocalRank(10, confidence=0.999)
-        metric.update(torch.eye(3), torch.arange(3))
-        assert "99.9%" in metric.describe()
-
-    def test_one_query(self, unread):
-        metric = MeanReciprocalRank()
-        metric.update(made_by_hand((2000, 1, 2, 3000)))
-        with pytest.raises(ValueError, match="beyond rank 1,024, got Ranks with such ties, in 1 query, no top_k"):
-            metric.compute()
-
-    def test_a_metric_tells_its_settings(self):
-        metric = HitRate([1, 10], ties="realistic", num_negatives=99)
-        assert repr(metric) == "HitRate(top_k=[1, 10], ties='realistic', num_negatives=99)"
-
-    def test_hit_rate_says_that_its_cut_off_has_to_be_given(self):
-        assert "has to be given" in HitRate.__doc__
-
-    @pytest.mark.parametrize(
-        ("made", "message"),
-        [
-            (lambda: MeanReciprocalRank(k=3), "k: expected top_k"),
-            (lambda: MeanReciprocalRank(aggregation="median"), "RankDistribution.*quantile"),
-            (lambda: MeanReciprocalRank(ignore_index=2**63), "ignore_index: expected an int or None within int64"),
-            (lambda: HitRate(2**60), "top_k: expected at most"),
-            (lambda: rank_target(torch.eye(3).to_sparse(), torch.arange(3)), "preds: expected .* not sparse"),
-            (
-                lambda: rank_relevant(torch.eye(3), torch.ones(3, 3).to(torch.uint16)),
-                "target: expected bool or integer relevance, got torch.uint16",
-            ),
-        ],
-    )
-    def test_refusals_name_the_argument_in_one_line(self, made, message):
-        with pytest.raises((TypeError, ValueError), match=message) as error:
-            made()
-        assert len(str(error.value)) < 200
-
-
 def test_ranks_of_no_items_are_where_the_scores_are():
     nothing = torch.zeros(0, dtype=torch.long)
     with torch.device("meta"):
@@ -398,3 +287,12 @@ def test_queries_of_a_flat_list_have_their_cohorts_and_weights_where_their_numbe
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"(cohort|weights): expected .* in 1 query"):
         metric.compute()
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_negatives": 2}], ids=str)
+def test_a_compiled_update_is_one_graph(settings):
+    torch._dynamo.reset()
+    metric = MeanReciprocalRank(10, **settings)
+    explained = quietly(torch._dynamo.explain(metric.update), torch.eye(5), torch.arange(5))
+    assert explained.graph_count == 1
+    assert explained.graph_break_count == 0
