@@ -164,7 +164,7 @@ def _mean_gain(ranked: Ranked, top_k: int | None, settings: Settings) -> Tensor:
         last = int((ranked.ranks.higher + ranked.ranks.tied).max()) + 1
     stand = standings(ranked, settings.ties, settings.num_negatives, edge=BLOCK, last=last)
     # A realistic rank half a step above the cut-off is beyond it.
-    limit = None if top_k is None else (top_k - 1) * steps + 1
+    limit = None if top_k is None else min((top_k - 1) * steps + 1, 2**62)  # beyond int64 it would wrap around
     at_step = found if stand.at_step is None else found & stand.at_step
     if limit is not None:
         at_step = at_step & (stand.step < limit)

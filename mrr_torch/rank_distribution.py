@@ -84,9 +84,8 @@ class RankDistribution(RankMetric):
         if not queries:
             return self._result(torch.full_like(shares, torch.nan))
         # A little less than asked for: sums of thirds must not miss a whole number by the last bit.
-        reached = torch.searchsorted(
-            self._with_certain(reading).cumsum(0), (shares * queries - 1e-9 * queries).clamp(min=1e-9)
-        )
+        wanted = (shares - 1e-9).clamp(min=1e-9) * queries
+        reached = torch.searchsorted(self._with_certain(reading).cumsum(0), wanted)
         return self._result(torch.cat([seen.ranks, seen.ranks.new_tensor([torch.inf])])[reached])
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
@@ -94,7 +93,7 @@ class RankDistribution(RankMetric):
 
         Args:
             val: a dict of the models' `RankDistribution` metrics by name; or a value of ``compute`` or ``forward``, or
-                a sequence of them, of whose queries the shares with a rank are drawn; this metric alone if None.
+                a sequence or dict of them, of whose queries the shares with a rank are drawn; this metric alone if None.
             ax: axes to draw into.
 
         Returns:
@@ -105,10 +104,13 @@ class RankDistribution(RankMetric):
             ValueError: metrics with other settings, which can't be compared.
         """
         shares: dict[str, tuple[Tensor, float | None]] = {}
-        if val is not None and not isinstance(val, dict):  # collections and wrappers of torchmetrics hand values on
-            names = [type(self).__name__] if isinstance(val, Tensor) else [str(step) for step in range(len(val))]
-            for name, mass in zip(names, [val] if isinstance(val, Tensor) else val, strict=True):
-                shares[name] = mass.cpu() / mass.sum().clamp(min=1).cpu(), None
+        if isinstance(val, Tensor):  # collections and wrappers of torchmetrics hand values on
+            val = {type(self).__name__: val}
+        elif val is not None and not isinstance(val, dict):
+            val = {str(step): mass for step, mass in enumerate(val)}
+        if val and all(isinstance(mass, Tensor) for mass in val.values()):
+            for name, mass in val.items():
+                shares[name] = mass.cpu() / (float(mass.sum()) or 1.0), None
             return plot_shares(shares, f"queries with a rank; ties: {self.settings.ties}", ax)
         metrics = {type(self).__name__: self} if val is None else val
         for name, metric in metrics.items():

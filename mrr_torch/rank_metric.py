@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch._device import to_device
+from mrr_torch._device import readable, to_device
 from mrr_torch._torchmetrics import SummedStateMetric
 from mrr_torch.intervals import Moments, normal_interval
 from mrr_torch.query_table import QueryTable
@@ -161,7 +161,7 @@ class RankMetric(SummedStateMetric):
             query_ids: ``(...)``; integer ids of the queries, with ``num_queries`` and only then (not with ``indexes``).
             cohort: ``(...)``; integer cohort of each query, 0..cohorts-1, with ``cohorts`` and only then. With
                 ``indexes`` for each query in the order of the ids.
-            weights: ``(...)``; finite weight >= 0 of each query, any real dtype, with ``weighted`` and only then. With
+            weights: ``(...)``; weight of each query, 0..1e100, any real dtype, with ``weighted`` and only then. With
                 ``indexes`` for each query in the order of the ids.
 
         Raises:
@@ -186,6 +186,8 @@ class RankMetric(SummedStateMetric):
         refuse_empty(ranked.ranks, self.settings.empty_target_action)
         if self.num_queries is not None and batch.indexes is not None:
             raise ValueError(_checks.message("indexes", "None with num_queries", type(batch.indexes).__name__))
+        if batch.indexes is not None and not readable(ranked.ranks.relevant):
+            extras = extras.padded(ranked.ranks.relevant.shape[0])
         extras, ranks = self._store.check(extras, ranked.ranks)
         device = getattr(self, self._store.names[0]).device
         if ranks.higher.device != device:

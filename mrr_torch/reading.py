@@ -106,8 +106,8 @@ class Reading(NamedTuple):
         if k is not None:
             return self._moments(gains * (ranks <= k), tail=False)
         if self.counts.unresolved and tail:
-            expected = f"scores or a top_k where several relevant items tie beyond rank {ranks.shape[0]}"
-            got = f"Ranks with such ties, in {self.counts.unresolved:.0f} queries, no top_k"
+            expected = f"scores or a top_k where several relevant items tie beyond rank {ranks.shape[0]:,}"
+            got = f"Ranks with such ties, in {_checks.queries(self.counts.unresolved)}, no top_k"
             raise ValueError(_checks.message("preds", expected, got))
         return self._moments(gains, tail=tail)
 
@@ -156,6 +156,8 @@ class Reading(NamedTuple):
         squared = self.channels[2]
         total, squares = sums(squared)
         sum_of_squares = self._total(squared)
+        if not sum_of_squares:  # of weights so small that their squares are 0, nothing is known but the mean
+            return Moments(self.queries, mean, 0.0, 0.0)
         variance = (squares - 2 * mean * total + mean**2 * sum_of_squares) / sum_of_squares
         return Moments(self.queries, mean, max(variance, 0.0), whole**2 / sum_of_squares)
 

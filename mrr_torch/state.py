@@ -7,7 +7,7 @@ processes. (Intervals also use squares of ranks in the overflow, which do in the
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from mrr_torch.whole import UNIT, from_whole_parts, whole_parts
 BINS = 1024
 # The overflow: mass; sum of 1 / rank**2; sum of 1 / rank in two whole parts.
 OVERFLOW = 4
+# Squares of weights, and sums of them, stay finite.
+HEAVIEST = 1e100
 # Counters after the overflow: one for each outcome; queries with a rank (of weighted channels alone); queries with
 # several relevant items; queries whose tie was not followed to its end.
 OUTCOMES = len(Outcome)
@@ -45,6 +47,19 @@ class Extras(NamedTuple):
     query_ids: Tensor | None = None
     cohort: Tensor | None = None
     weights: Tensor | None = None
+
+    def padded(self, rows: int) -> Extras:
+        """Return cohorts and weights ``(rows,)`` for flat lists, whose ranks have padding rows on an accelerator.
+
+        What is added is valid for no query, so too few cohorts or weights are errors all the same.
+        """
+        cohort, weights = self.cohort, self.weights
+        if _shorter(cohort, rows, _checks.INTEGERS):
+            cohort = torch.nn.functional.pad(cohort.long(), (0, rows - cohort.shape[0]), value=-1)
+        if _shorter(weights, rows, _checks.SCORES - {torch.bool}):
+            weights = weights.to(state_dtype(weights.device))
+            weights = torch.nn.functional.pad(weights, (0, rows - weights.shape[0]), value=-1)
+        return self._replace(cohort=cohort, weights=weights)
 
 
 class RankHistogram(NamedTuple):
@@ -238,6 +253,10 @@ class RankHistogram(NamedTuple):
         state[at : at + OVERFLOW - 1].add_(torch.stack([mass, squares, reciprocals * UNIT]).sum(1))
 
 
+def _shorter(value: Any, rows: int, dtypes: set[torch.dtype]) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.ndim == 1 and value.shape[0] < rows and value.dtype in dtypes
+
+
 def check_extras(extras: Extras, ranks: Ranks, settings: Settings) -> tuple[Extras, Ranks]:
     """Check cohorts and weights, which are given where the settings ask for them and only there."""
     relevant = ranks.relevant
@@ -252,7 +271,7 @@ def check_extras(extras: Extras, ranks: Ranks, settings: Settings) -> tuple[Extr
     if extras.cohort is not None:
         cohort, last = _checks.integer_tensor("cohort", extras.cohort, relevant), len(settings.cohorts) - 1
         _checks.same_shape("cohort", cohort, _checks.shape(relevant))
-        outside = (cohort < 0) | (cohort > last)
+        outside = ((cohort < 0) | (cohort > last)) & (relevant != Outcome.PADDING.value)
         invalid = _checks.refuse(outside, "cohort", f"ids in 0..{last}", lambda: int(cohort[outside][0]))
         relevant = mark(relevant, invalid, Outcome.BAD_COHORT)
         extras = extras._replace(cohort=cohort)
@@ -260,9 +279,11 @@ def check_extras(extras: Extras, ranks: Ranks, settings: Settings) -> tuple[Extr
         given = _checks.numbers_tensor("weights", extras.weights, relevant)
         _checks.same_shape("weights", given, _checks.shape(relevant))
         weights = given.to(state_dtype(relevant.device))
-        wrong = ~((weights >= 0) & (weights < torch.inf))
-        invalid = _checks.refuse(wrong, "weights", "finite numbers >= 0", lambda: float(weights[wrong][0]))
-        relevant = mark(relevant, invalid, Outcome.BAD_WEIGHTS)
+        wrong = ~((weights >= 0) & (weights <= HEAVIEST))
+        expected = f"numbers in 0..{HEAVIEST:.0e}"
+        invalid = _checks.refuse(wrong, "weights", expected, lambda: float(weights[wrong][0]))
+        padding = relevant == Outcome.PADDING.value
+        relevant = mark(relevant, None if invalid is None else invalid & ~padding, Outcome.BAD_WEIGHTS)
         extras = extras._replace(weights=weights if invalid is None else weights.masked_fill(wrong, 0.0))
     return extras, ranks._replace(relevant=relevant)
 

@@ -7,6 +7,8 @@ import torch
 from accelerator import Accelerator
 from processes import Pool
 
+from mrr_torch import _device
+
 
 @pytest.fixture(scope="session")
 def run_processes() -> Iterator[Pool]:
@@ -30,3 +32,17 @@ def accelerator() -> Iterator[Accelerator]:
     """Let ``cuda:0`` exist, and refuse whatever would synchronise with it."""
     with Accelerator() as accelerator:
         yield accelerator
+
+
+@pytest.fixture(params=["read", "not read"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a test where values can be read on the host, and where they cannot."""
+    if request.param == "not read":
+        monkeypatch.setattr(_device, "HOST_TYPES", frozenset())
+    return request.param
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no value be read on the host, as on an accelerator."""
+    monkeypatch.setattr(_device, "HOST_TYPES", frozenset())

@@ -5,6 +5,8 @@ import warnings
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mrr_torch import Ranks
+
 
 def quietly(function, *arguments, **options):
     """Call without warnings, which are tested elsewhere."""
@@ -16,6 +18,11 @@ def quietly(function, *arguments, **options):
 def equal(left, right):
     """Return True if two `Ranks` are the same in values, shapes and dtypes."""
     return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(left, right, strict=True))
+
+
+def made_by_hand(*rows):
+    """Return the `Ranks` of queries with these counts."""
+    return Ranks(*torch.tensor(rows).T)
 
 
 class Largest(TorchDispatchMode):

@@ -134,7 +134,7 @@ BAD_UPDATES = [
         (Ranks(TARGET, TARGET, -50 * TARGET, TARGET),),
         {},
         ValueError,
-        "preds.relevant: expected counts or the codes 0..-10",
+        "preds.relevant: expected counts or the codes 0..-12",
     ),
     ((Ranks(TARGET.float(), *[TARGET] * 3),), {}, TypeError, "preds.higher: expected an integer tensor"),
 ]
@@ -151,7 +151,7 @@ BAD_UPDATES_OF_SETTINGS = [
         ((SCORES[:1], torch.tensor([[-1, 1, 0]])), {}, ValueError, "target: expected relevance >= 0"),
         ((SCORES[0], torch.tensor([0, 1, -1])), FLAT, ValueError, "target: expected relevance >= 0"),
         ((SCORES[0], LABELS[0]), {"indexes": torch.tensor([0, 0])}, ValueError, "indexes: expected shape (3,)"),
-        ((SCORES, LABELS), {"mask": torch.tensor([True, False, True])}, ValueError, "mask: expected"),
+        ((SCORES, LABELS), {"mask": torch.tensor([True, False])}, ValueError, "mask: expected"),
         ((SCORES, LABELS), {"mask": torch.ones(2, 3)}, TypeError, "mask: expected a bool tensor, got torch.float32"),
         ((SCORES, TARGET), {"exclude": torch.tensor([[0], [1], [2]])}, ValueError, "exclude: expected shape"),
         ((SCORES, TARGET), {"exclude": torch.tensor([[0], [3]])}, ValueError, "exclude: expected ids in 0..2"),

@@ -248,6 +248,15 @@ class TestWrappers:
         tasks.update({"a": scores, "b": scores}, {"a": target, "b": target})
         assert self.heights(tasks.plot()[0][1]) == [1 / 2, 0, 1 / 2]
 
+    def test_values_of_cohorts_can_be_plotted(self):
+        metric = RankDistribution(3, cohorts=["new", "old"], weighted=True)
+        scores, target = torch.tensor([[1.0, 2.0], [3.0, 1.0]]), torch.tensor([0, 0])
+        metric.update(scores, target, cohort=torch.tensor([0, 1]), weights=torch.tensor([0.25, 0.25]))
+        _, axes = metric.plot(metric.compute())
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == list(metric.compute())
+        # Ranks 2 and 1 with a weight of 1/4 each: half of the weight at either.
+        assert [bar.get_height() for bar in axes.containers[0]][:2] == [1 / 2, 1 / 2]
+
     def test_a_value_without_queries_can_be_plotted(self):
         assert self.heights(RankDistribution(2).plot(torch.zeros(3))[1]) == [0, 0, 0]
 

@@ -63,8 +63,10 @@ def rank_batch(
         return Ranked(_one_relevant(ranks, num_negatives), shape[0])
     if relevant is not None:
         _checks.refuse_given({"target": target}, "None beside relevant")
+        _check_relevant(shape, ignore_index, miss_index, num_negatives)
         ranks = rank_ids(preds, relevant, **options)
         return _known(_one_relevant(ranks, num_negatives), shape[-1], single=False, options=options)
+    _check_columns(shape, num_negatives)
     target = _default_target(preds, target, num_negatives)
     if _checks.shape(target) == shape:
         if num_negatives is not None and shape[-1] != 1 + num_negatives:
@@ -86,12 +88,26 @@ def _known(ranks: Ranks, columns: int, *, single: bool, options: dict[str, Any])
     return Ranked(ranks, columns, single, found, width if single else None)
 
 
-def _default_target(preds: Tensor, target: Any, num_negatives: int | None) -> Tensor:
-    """Check the target's type, and the columns of sampled mode, where the target may be left out: it is column 0."""
-    columns = preds.shape[-1]
-    if num_negatives is not None and columns < 1 + num_negatives:
+def _check_columns(shape: tuple[int, ...], num_negatives: int | None) -> None:
+    """Check that sampled mode has columns for the target and its negatives."""
+    if num_negatives is not None and shape[-1] < 1 + num_negatives:
         expected = f"at least {1 + num_negatives} columns with num_negatives={num_negatives}"
-        raise ValueError(_checks.message("preds", expected, f"shape {_checks.shape(preds)}"))
+        raise ValueError(_checks.message("preds", expected, f"shape {shape}"))
+
+
+def _check_relevant(
+    shape: tuple[int, ...], ignore_index: int | None, miss_index: int | None, num_negatives: int | None
+) -> None:
+    """Check what else is asked for where relevant items are given by their ids, which negative ids pad."""
+    _check_columns(shape, num_negatives)
+    if ignore_index is not None and ignore_index >= 0:  # it would be ranked as an item
+        raise ValueError(_checks.message("ignore_index", "a negative number, or None, with relevant", ignore_index))
+    _checks.refuse_given({"miss_index": miss_index}, "None with relevant")
+
+
+def _default_target(preds: Tensor, target: Any, num_negatives: int | None) -> Tensor:
+    """Check the target's type; in sampled mode it may be left out: it is column 0."""
+    columns = preds.shape[-1]
     if target is None:
         if num_negatives is None:
             expected = "the column of each query's relevant item, or relevance (only with num_negatives is it column 0)"

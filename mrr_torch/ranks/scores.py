@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -59,24 +60,15 @@ def rank_target(
     scores = _checks.scores_tensor("preds", scores)
     queries, width = _checks.shape(scores)[:-1], scores.shape[-1]
     target = _checks.integer_tensor("target", target, scores, expected="integer ids, or bool or integer relevance")
-    single = target.ndim < scores.ndim
-    if single:
-        _checks.same_shape("target", target, queries)
-    elif _checks.shape(target)[:-1] != queries:
-        expected = f"shape {queries}, or {(*queries, 'M')} for several relevant items"
-        raise ValueError(_checks.message("target", expected, f"shape {_checks.shape(target)}"))
-    if not single and (ignore_index is not None or miss_index is not None):
+    if target.ndim >= scores.ndim:
         special = {"ignore_index": ignore_index, "miss_index": miss_index}
         _checks.refuse_given(special, "None with several targets a query")
-    given = {"target": target, "candidates": candidates, "exclude": exclude, "mask": mask}
+        return _rank_columns("target", scores, target, candidates, exclude, mask)
+    _checks.same_shape("target", target, queries)
     rows = _rows(scores, candidates, exclude, mask)
     if _is_scattered(scores):
+        given = {"target": target, "candidates": candidates, "exclude": exclude, "mask": mask}
         return _rank_each(rank_target, scores, given, {"ignore_index": ignore_index, "miss_index": miss_index})
-    if not single:
-        columns = target.flatten(0, -2) if target.ndim > 1 else target[None]
-        beyond = columns >= width
-        outside = _checks.refuse(beyond.any(1), "target", _ids(width), lambda: int(columns.max()))
-        return _rank(rows._replace(columns=columns), queries, {Outcome.BAD_TARGET: outside})
 
     ids = _checks.flat(target)
     skipped = {Outcome.IGNORED: ignore_index, Outcome.MISSED: miss_index}
@@ -145,14 +137,12 @@ def rank_ids(
     Ids are those in ``candidates``, or column numbers without it; the other arguments are those of `rank_target`. An id
     that no candidate has is not retrieved: where none of a query's is, it is a miss.
     """
-    if candidates is None:
-        if isinstance(relevant, Tensor) and isinstance(scores, Tensor) and relevant.ndim < scores.ndim:
-            relevant = relevant[..., None]
-        return rank_target(scores, relevant, exclude=exclude, mask=mask)
     scores = _checks.scores_tensor("preds", scores)
     queries = _checks.shape(scores)[:-1]
     ids = _checks.integer_tensor("relevant", relevant, scores)
     ids = ids[..., None] if ids.ndim < scores.ndim else ids
+    if candidates is None:
+        return _rank_columns("relevant", scores, ids, None, exclude, mask)
     if _checks.shape(ids)[:-1] != queries:
         expected = f"shape {(*queries, 'M')}"
         raise ValueError(_checks.message("relevant", expected, f"shape {_checks.shape(ids)}"))
@@ -164,6 +154,24 @@ def rank_ids(
     ranks = _rank(rows._replace(relevant_ids=listed), queries, {})
     wanted = (listed >= 0).any(1).reshape(queries)
     return ranks._replace(relevant=mark(ranks.relevant, (ranks.relevant == 0) & wanted, Outcome.MISSED))
+
+
+def _rank_columns(name: str, scores: Tensor, columns: Tensor, candidates: Any, exclude: Any, mask: Any) -> Ranks:
+    """Rank the best-scored of the relevant items in ``columns`` ``(..., M)``, padded with negative numbers."""
+    queries, width = _checks.shape(scores)[:-1], scores.shape[-1]
+    if _checks.shape(columns)[:-1] != queries:
+        expected = f"shape {queries}, or {(*queries, 'M')} for several relevant items"
+        raise ValueError(_checks.message(name, expected, f"shape {_checks.shape(columns)}"))
+    rows = _rows(scores, candidates, exclude, mask)
+    if _is_scattered(scores):
+        given = {"columns": columns, "candidates": candidates, "exclude": exclude, "mask": mask}
+        return _rank_each(functools.partial(_rank_columns, name), scores, given, {})
+    columns = _checks.flatten(columns)
+    beyond = (columns >= width).any(1)
+    outside = _checks.refuse(beyond, name, _ids(width), lambda: int(columns.max()))
+    if columns.shape[1] < 2:  # one column that may be padding is not the one column that each query has
+        columns = torch.nn.functional.pad(columns, (0, 2 - columns.shape[1]), value=-1)
+    return _rank(rows._replace(columns=columns), queries, {Outcome.BAD_TARGET: outside})
 
 
 def label_to_ignore(labels: Tensor, ignore_index: int | None) -> int | None:
@@ -187,7 +195,8 @@ def _rows(scores: Tensor, candidates: Any, exclude: Any, mask: Any) -> Rows:
             raise ValueError(_checks.message("exclude", expected, f"shape {_checks.shape(ids)}"))
         ids = _checks.flatten(ids)  # of a single query, (N,) scores, (H,) is the same thing
     if mask is not None:
-        like = scores[(0,) * (scores.ndim - 1)] if isinstance(mask, Tensor) and mask.shape == columns else scores
+        shared = isinstance(mask, Tensor) and mask.shape == columns
+        like = scores.new_empty(1).expand(columns) if shared else scores  # there may be no row to compare with
         mask = _checks.flatten(_checks.bool_tensor("mask", mask, like))
     if candidates is not None:
         candidates = _checks.integer_tensor("candidates", candidates, scores)

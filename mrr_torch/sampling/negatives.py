@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
+from mrr_torch._device import state_dtype
 from mrr_torch.kernels import backend
 from mrr_torch.ranks.ids import first_of_each, occurs
 
@@ -38,7 +39,8 @@ def sample_negatives(
             item), padded with negative ids. The target is never drawn, listed or not.
         replacement: False: the negatives of a query are distinct. True: they may repeat.
         weights: ``(num_items,)``; draw in proportion to these (popularity), not uniformly. Without replacement each
-            draw is in proportion among the items that are left.
+            draw is in proportion among the items that are left. They are summed in float64, or in float32 on devices
+            without it (MPS).
         generator: of the device of ``target``; the same state gives the same ids.
 
     Returns:
@@ -101,7 +103,7 @@ def _check_weights(weights: Tensor, num_items: int, target: Tensor) -> Tensor:
         raise TypeError(_checks.message("weights", "a tensor", type(weights).__name__))
     _checks.same_shape("weights", weights, (num_items,))
     _checks.same_device("weights", weights, target)
-    weights = weights.double()
+    weights = weights.to(state_dtype(weights.device))
     if not bool((weights >= 0).all()) or not bool(weights.sum().isfinite()):
         raise ValueError(_checks.message("weights", "finite numbers >= 0", f"{float(weights.min())} among them"))
     return weights
@@ -147,7 +149,7 @@ def _independent(
     """Draw items independently: uniformly, or by the cumulated weights."""
     if cumulated is None:
         return torch.randint(num_items, shape, generator=generator, device=device)
-    place = torch.rand(shape, generator=generator, dtype=torch.float64, device=device) * cumulated[-1]
+    place = torch.rand(shape, generator=generator, dtype=cumulated.dtype, device=device) * cumulated[-1]
     found = torch.searchsorted(cumulated, place, right=True)
     # Rounding may put a place at the very end; the last item that has a weight is meant.
     return found.clamp_(max=int(torch.searchsorted(cumulated, cumulated[-1])))
@@ -162,13 +164,15 @@ def _from_what_is_left(
     generator: torch.Generator | None,
 ) -> Tensor:
     """Fill the free places (-1) of ``drawn`` from all items that may still be drawn."""
-    rate = torch.ones(num_items, dtype=torch.float64, device=drawn.device) if weights is None else weights
+    rate = weights
+    if rate is None:
+        rate = torch.ones(num_items, dtype=state_dtype(drawn.device), device=drawn.device)
     rate = torch.cat([rate, rate.new_zeros(1)]).repeat(drawn.shape[0], 1)  # the last column takes the padding
     rate.scatter_(1, torch.where(unwanted < 0, num_items, unwanted), 0.0)
     free = drawn < 0
     if replacement:
         cumulated = rate.cumsum(1)
-        place = torch.rand(drawn.shape, generator=generator, dtype=torch.float64, device=drawn.device)
+        place = torch.rand(drawn.shape, generator=generator, dtype=rate.dtype, device=drawn.device)
         new = torch.searchsorted(cumulated, place * cumulated[:, -1:], right=True)
         new.clamp_(max=torch.searchsorted(cumulated, cumulated[:, -1:].contiguous()))
         return torch.where(free, new, drawn)
