@@ -93,6 +93,11 @@ class RankHistogram(NamedTuple):
         """Names of the states."""
         return self.settings.state_name, self.settings.candidates_name
 
+    @property
+    def lists(self) -> dict[str, torch.dtype]:
+        """No state is a list."""
+        return {}
+
     def empty(self, device: torch.device) -> dict[str, tuple[Tensor, str]]:
         """Return the states of no query, by name, and how each is reduced over processes."""
         dtype = state_dtype(device)
@@ -102,12 +107,12 @@ class RankHistogram(NamedTuple):
         numbers = torch.full((*shape[: bool(self.cohorts)], 2), -torch.inf, dtype=dtype, device=device)
         return {self.settings.state_name: (summed, "sum"), self.settings.candidates_name: (numbers, "max")}
 
-    def check(self, extras: Extras, ranks: Ranks) -> tuple[Extras, Ranks]:
+    def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
         """Check what is given for each query; queries with invalid values that cannot be read are marked."""
         if extras.query_ids is not None:
             expected = "None without num_queries"
             raise ValueError(_checks.message("query_ids", expected, type(extras.query_ids).__name__))
-        return check_extras(extras, ranks, self.settings)
+        return check_extras(extras, ranked, self.settings)
 
     def add(self, states: dict[str, Tensor], ranked: Ranked, extras: Extras) -> dict[str, Tensor]:
         """Return the states with a batch added, without synchronising with their device."""
@@ -235,9 +240,9 @@ class RankHistogram(NamedTuple):
         state[at : at + OVERFLOW - 1].add_(torch.stack([mass, squares, reciprocals * UNIT]).sum(1))
 
 
-def check_extras(extras: Extras, ranks: Ranks, settings: Settings) -> tuple[Extras, Ranks]:
+def check_extras(extras: Extras, ranked: Ranked, settings: Settings) -> tuple[Extras, Ranked]:
     """Check cohorts and weights, which are given where the settings ask for them and only there."""
-    relevant = ranks.relevant
+    relevant = ranked.ranks.relevant
     asked = (
         ("cohort", extras.cohort, "cohorts", bool(settings.cohorts)),
         ("weights", extras.weights, "weighted", settings.weighted),
@@ -261,7 +266,7 @@ def check_extras(extras: Extras, ranks: Ranks, settings: Settings) -> tuple[Extr
         invalid = _checks.refuse(wrong, "weights", "finite numbers >= 0", lambda: float(weights[wrong][0]))
         relevant = mark(relevant, invalid, Outcome.BAD_WEIGHTS)
         extras = extras._replace(weights=weights if invalid is None else weights.masked_fill(wrong, 0.0))
-    return extras, ranks._replace(relevant=relevant)
+    return extras, ranked._replace(ranks=ranked.ranks._replace(relevant=relevant))
 
 
 def _of_cohort(ranked: Ranked, weights: Tensor | None, where: Tensor) -> tuple[Ranked, Tensor | None]:
