@@ -18,7 +18,7 @@ from mrr_torch import _checks
 from mrr_torch._device import state_dtype
 
 HEADER = 128  # numbers in the first collective
-FACTS = 3
+FACTS = 4
 OPERATIONS = {dim_zero_sum: dist.ReduceOp.SUM, dim_zero_max: dist.ReduceOp.MAX}
 DTYPES = (torch.float64, torch.float32, torch.int64, torch.int32)
 
@@ -31,8 +31,8 @@ def reducible(state: Any, reduction: Any) -> bool:
 
 
 def all_reduce(
-    states: dict[str, Tensor], reductions: dict[str, Any], alike: bool, group: Any
-) -> tuple[dict[str, Tensor], bool]:
+    states: dict[str, Tensor], reductions: dict[str, Any], alike: bool, filled: bool, group: Any
+) -> tuple[dict[str, Tensor], bool, bool]:
     """Reduce ``states`` over the processes of ``group``.
 
     Sums of whole numbers in float64 are exact, so the result does not depend on the order of the processes.
@@ -41,10 +41,11 @@ def all_reduce(
         states: by name; all `reducible`.
         reductions: of the states, by name; names that are not in ``states`` have to agree too.
         alike: a fact of this process.
+        filled: another one.
         group: a process group, or None for all processes.
 
     Returns:
-        The reduced states, new tensors; and whether ``alike`` holds on all processes.
+        The reduced states, new tensors; whether ``alike`` holds on all processes; whether ``filled`` holds on any.
 
     Raises:
         ValueError: on all processes, if the states are not of the same names, shapes and dtypes on all.
@@ -53,14 +54,14 @@ def all_reduce(
     layout = [(name, str(state.dtype), tuple(state.shape)) for name, state in states.items()]
     fingerprint = zlib.crc32(repr((layout, sorted(reductions))).encode()) % 2**24  # exact in float32 too
     header = torch.zeros(HEADER, dtype=state_dtype(device), device=device)
-    header[:FACTS] = header.new_tensor([fingerprint, -fingerprint, not alike])
+    header[:FACTS] = header.new_tensor([fingerprint, -fingerprint, not alike, filled])
     # Maxima of a few numbers travel in the first collective, so that sums of one dtype are the second and last.
     few = [name for name, state in states.items() if reductions[name] is dim_zero_max and state.dtype == header.dtype]
     if sum(states[name].numel() for name in few) > HEADER - FACTS:
         few = []
     _fill(header[FACTS:], [states[name] for name in few])
     dist.all_reduce(header, dist.ReduceOp.MAX, group)
-    highest, lowest, different = header[:FACTS].tolist()
+    highest, lowest, different, any_filled = header[:FACTS].tolist()
     if highest != -lowest:
         raise ValueError(_checks.message("states", "the same names and shapes on all processes", layout))
     reduced = dict(zip(few, _split(header[FACTS:], [states[name] for name in few]), strict=True))
@@ -71,7 +72,7 @@ def all_reduce(
             together = torch.cat([part.reshape(-1) for part in parts])
             dist.all_reduce(together, OPERATIONS[operation], group)
             reduced.update(zip(names, _split(together, parts), strict=True))
-    return reduced, not different
+    return reduced, not different, bool(any_filled)
 
 
 def _fill(buffer: Tensor, parts: list[Tensor]) -> None:

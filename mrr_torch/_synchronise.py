@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from mrr_torch._all_reduce import all_reduce, reducible
+from mrr_torch._gather import gather_lists, joined
 
 State = Tensor | list[Tensor]
 
@@ -29,6 +31,9 @@ class SynchronisedMetric(Metric):
     _kept: dict[str, State] | None = None  # the states of all processes together
     # Metrics of a collection that all processes update and compute together, also one by one, as Lightning does.
     _siblings: tuple[SynchronisedMetric, ...] = ()
+    # Names of states that are lists of tensors ``(n,)``, and a dtype that holds their values. They are gathered where
+    # any process has items, and cost nothing where none has.
+    _lists: Mapping[str, torch.dtype] = MappingProxyType({})
 
     @property
     def _computed(self) -> Any:
@@ -77,29 +82,40 @@ class SynchronisedMetric(Metric):
         """Reduce the states over the processes, unless that was done since they changed."""
         as_compute = process_group is None and dist_sync_fn is (self.dist_sync_fn or gather_all_tensors)
         if as_compute and self._kept is not None:
-            self.__dict__.update(self._kept)
+            self.__dict__.update(_own_lists(self._kept))
             return
         if dist_sync_fn is gather_all_tensors:
             peers = self._reduce_over_processes(process_group or self.process_group)
         else:
             peers = []
+            for name, dtype in self._lists.items():  # torchmetrics gives empty lists a dtype of its own
+                parts = getattr(self, name)
+                setattr(
+                    self, name, [joined(parts).to(dtype) if parts else torch.empty(0, dtype=dtype, device=self.device)]
+                )
             super()._sync_dist(dist_sync_fn, process_group)
         if as_compute and self.compute_with_cache:
             for metric in (self, *peers):
-                metric._kept = self.metric_state
+                metric._kept = _own_lists(self.metric_state)
 
     def _reduce_over_processes(self, group: Any) -> list[SynchronisedMetric]:
         """Reduce the states; return the metrics whose states are, on every process, the same as those of this one."""
         peers = self._peers()
-        own, others = {}, {}
+        own, others, lists = {}, {}, {}
         for name, reduction in self._reductions.items():
             state = getattr(self, name)
             if reducible(state, reduction):
                 own[name] = state
+            elif name in self._lists:
+                lists[name] = state
             else:
                 others[name] = reduction
         alike = all(same(getattr(self, name), getattr(peer, name)) for peer in peers for name in self._defaults)
-        reduced, alike = all_reduce(own, self._reductions, alike, group)
+        reduced, alike, filled = all_reduce(own, self._reductions, alike, any(lists.values()), group)
+        if lists:
+            device = next(iter(reduced.values())).device
+            gathered = gather_lists(lists, device, group) if filled else {name: [] for name in lists}
+            self.__dict__.update(gathered)
         if others:  # of a subclass: lists, means, functions
             reductions, self._reductions = self._reductions, others
             try:
@@ -146,6 +162,11 @@ class SynchronisedMetric(Metric):
         self.__dict__.update(attributes)
         for state, items in lists:
             state[:] = items
+
+
+def _own_lists(states: dict[str, State]) -> dict[str, State]:
+    """Return the states with lists of their own, which torchmetrics clears in place when a metric is reset."""
+    return {name: state if isinstance(state, Tensor) else list(state) for name, state in states.items()}
 
 
 def _members_of_computing_collection() -> tuple[SynchronisedMetric, ...]:

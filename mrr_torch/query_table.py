@@ -21,6 +21,8 @@ from mrr_torch.state import Extras, RankHistogram, check_extras
 
 INT32 = torch.iinfo(torch.int32)
 UNSEEN = INT32.min
+# Among the largest numbers of candidates, of a query that was only skipped.
+CANDIDATES, SKIPPED = Ranks._fields.index("candidates"), -1
 # Numbers of candidates are kept below this number; it is added for queries with several relevant items.
 SEVERAL = 2**30
 
@@ -31,10 +33,12 @@ class QueryTable(NamedTuple):
     Attributes:
         histogram: of the queries, once each has its final ranks.
         num_queries: the queries have the ids 0 .. num_queries-1. One more column takes what belongs to no query.
+        unseen: what a query counts that was not seen: "skip" nothing, "neg" 0.
     """
 
     histogram: RankHistogram
     num_queries: int
+    unseen: str = "skip"
 
     @property
     def name(self) -> str:
@@ -45,6 +49,11 @@ class QueryTable(NamedTuple):
     def names(self) -> tuple[str, ...]:
         """Names of the states."""
         return (self.name, f"weights_of_{self.name}") if self.histogram.weighted else (self.name,)
+
+    @property
+    def lists(self) -> dict[str, torch.dtype]:
+        """No state is a list."""
+        return {}
 
     def empty(self, device: torch.device) -> dict[str, tuple[Tensor, str]]:
         """Return the states of no query, by name, and how each is reduced over processes."""
@@ -57,17 +66,20 @@ class QueryTable(NamedTuple):
             states[self.names[1]] = (weights, "max")
         return states
 
-    def check(self, extras: Extras, ranks: Ranks) -> tuple[Extras, Ranks]:
-        """Check ``query_ids``; where ids out of range cannot be read they are marked when they are entered."""
-        if extras.query_ids is None:
+    def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
+        """Check the ids of the queries; where ids out of range cannot be read they are marked when they are entered."""
+        given, ranks, name = extras.query_ids, ranked.ranks, "query_ids"
+        if ranked.ids is not None:
+            given, name = ranked.ids, "indexes"
+        if given is None:
             expected = "the ids of the queries, with num_queries"
-            raise ValueError(_checks.message("query_ids", expected, "NoneType"))
-        ids = _checks.integer_tensor("query_ids", extras.query_ids, ranks.higher)
-        _checks.same_shape("query_ids", ids, _checks.shape(ranks.higher))
+            raise ValueError(_checks.message(name, expected, "NoneType"))
+        ids = _checks.integer_tensor(name, given, ranks.higher)
+        _checks.same_shape(name, ids, _checks.shape(ranks.higher))
         outside = (ids < 0) | (ids >= self.num_queries)
         expected = f"ids in 0..{self.num_queries - 1} (num_queries={self.num_queries})"
-        _checks.refuse(outside, "query_ids", expected, lambda: int(ids[outside][0]))
-        return check_extras(extras._replace(query_ids=ids), ranks, self.histogram.settings)
+        _checks.refuse(outside, name, expected, lambda: int(ids[outside][0]))
+        return check_extras(extras._replace(query_ids=ids), ranked, self.histogram.settings)
 
     def add(self, states: dict[str, Tensor], ranked: Ranked, extras: Extras) -> dict[str, Tensor]:
         """Enter a batch without synchronising; skipped queries are not entered. The table is changed in place."""
@@ -85,6 +97,9 @@ class QueryTable(NamedTuple):
         values = torch.stack(fields).clamp(max=INT32.max).int()
         column = torch.where(outside | skipped, self.num_queries, ids)
         _enter(table, values, column)
+        if self.unseen == "neg":  # a skipped query was seen, and is not to count as one that was not
+            here = torch.where(outside | ~skipped, self.num_queries, ids)
+            table[CANDIDATES].scatter_reduce_(0, here, torch.full_like(here, SKIPPED, dtype=torch.int32), "amax")
         if extras.weights is not None:
             _enter(rest[0], _checks.flat(extras.weights).to(rest[0].dtype)[None], column)
         return dict(zip(states, (table, *rest), strict=True))
@@ -119,9 +134,13 @@ class QueryTable(NamedTuple):
         fewest = least[3] % SEVERAL
         candidates = torch.where(fewest > 0, torch.maximum(fewest, higher + tied + 1), 0)
         candidates = with_several(candidates, most[3] >= SEVERAL)
+        if complete and self.unseen == "neg":
+            never = ~seen & (most[CANDIDATES] != SKIPPED)
+            never[-1] = False
+            relevant = relevant.masked_fill(never, Outcome.MISSED.value)
         ranks = Ranks(higher * seen, tied * seen, relevant, candidates * seen)
         missing = self.num_queries - int(seen.sum())
-        if missing and complete:
+        if missing and complete and self.unseen == "skip":
             seen_of = f"Only {self.num_queries - missing:,} of {self.num_queries:,} queries have been seen"
             rank_zero_warn(f"{seen_of}; the others do not count.")
         if differing:

@@ -12,7 +12,6 @@ from mrr_torch import _checks
 from mrr_torch._device import readable, to_device
 from mrr_torch._torchmetrics import SummedStateMetric
 from mrr_torch.intervals import Moments, normal_interval
-from mrr_torch.query_table import QueryTable
 from mrr_torch.ranks import Ranks
 from mrr_torch.ranks.batch import Batch, Ranked, rank_batch
 from mrr_torch.reading import Reading, refuse_empty
@@ -21,12 +20,14 @@ from mrr_torch.sampling.estimate import full_catalogue_gain
 from mrr_torch.settings import (
     EmptyTargetAction,
     Settings,
+    SplitQueries,
     check_catalogue_size,
     check_confidence,
     check_cuts,
     refuse_other_names,
 )
-from mrr_torch.state import BINS, Extras, RankHistogram
+from mrr_torch.state import BINS, Extras
+from mrr_torch.store import Unseen, store_of
 from mrr_torch.ties import Ties
 
 
@@ -62,6 +63,12 @@ class RankMetric(SummedStateMetric):
             whichever process ``update`` sees it (``query_ids``): padded samplers, resumed runs. A query that is seen
             with different counts counts as the worst of them together, and a warning tells how many. It costs 32 bytes
             a query.
+        unseen: with ``num_queries``, what a query counts that was never seen: ``"skip"`` nothing, with a warning;
+            ``"neg"`` 0.
+        split_queries: what to do with a query of a flat list (``indexes``) whose items come in several updates, or on
+            several processes: ``"refuse"``: ``compute`` raises (8 bytes a query; on an accelerator, an item);
+            ``"gather"``: items are kept and ranked together, as `RetrievalMRR` does (9 bytes an item and its score);
+            ``"separate"``: each update has queries of its own.
         cohorts: names of cohorts of queries, or their number: the result has a value for each beside the overall one
             (``"mrr@10"``, ``"mrr@10/new"``, ...). ``update`` takes ``cohort``. The state is 1 + cohorts times as large.
         weighted: the mean is weighted; ``update`` takes ``weights``.
@@ -101,6 +108,8 @@ class RankMetric(SummedStateMetric):
         num_queries: int | None = None,
         cohorts: int | Sequence[str] | None = None,
         weighted: bool = False,
+        unseen: Unseen = "skip",
+        split_queries: SplitQueries = "refuse",
         **kwargs: Any,
     ) -> None:
         refuse_other_names(kwargs)
@@ -109,14 +118,15 @@ class RankMetric(SummedStateMetric):
         self.confidence = check_confidence(confidence)
         self.catalogue_size = check_catalogue_size(catalogue_size, num_negatives)
         self.settings = Settings.check(
-            ties, empty_target_action, ignore_index, num_negatives, miss_index, cohorts, weighted
+            ties, empty_target_action, ignore_index, num_negatives, miss_index, cohorts, weighted, split_queries
         )
         self.num_queries = None if num_queries is None else _checks.positive_int("num_queries", num_queries)
         self._cuts = self._check_cuts(top_k)
         # Cut-offs beyond the usual number of bins get a longer state (of another shape, so never shared by mistake).
         bins = max([BINS, *(k for k in self._cuts if k is not None), (num_negatives or 0) + 1])
-        histogram = RankHistogram(self.settings, bins)
-        self._store = histogram if self.num_queries is None else QueryTable(histogram, self.num_queries)
+        self.unseen = unseen
+        self._store = store_of(self.settings, bins, self.num_queries, unseen)
+        self._lists = self._store.lists
         self._full_gains = {}
         if self.catalogue_size is not None and num_negatives is not None:
             size = self.catalogue_size
@@ -149,7 +159,8 @@ class RankMetric(SummedStateMetric):
             target: integer column of the relevant item ``(...)``; or relevance ``(..., N)``, bool or integer, above 0
                 is relevant. In sampled mode it may be left out where there are exactly 1 + ``num_negatives`` columns:
                 the target is column 0.
-            indexes: ``(T,)``; integer id of each item's query, for ragged lists. A query's items come in one call.
+            indexes: ``(T,)``; integer id of each item's query, for ragged lists: ids for the whole evaluation, see
+                ``split_queries``; with ``num_queries`` 0..Q-1.
             candidates: ``(..., N)``, or ``(N,)`` for all queries; integer id of each column, if not its number. Columns
                 with the target's id never compete, repeats compete once, negative ids are padding.
             exclude: what never competes, but for the target: ids ``(..., H)`` padded with negative ids, ids ``(H,)``
@@ -182,13 +193,15 @@ class RankMetric(SummedStateMetric):
             ignore_index=self.settings.ignore_index,
             miss_index=self.settings.miss_index,
             num_negatives=self.settings.num_negatives,
+            gather=self.settings.split_queries == "gather",
         )
         refuse_empty(ranked.ranks, self.settings.empty_target_action)
-        if self.num_queries is not None and batch.indexes is not None:
-            raise ValueError(_checks.message("indexes", "None with num_queries", type(batch.indexes).__name__))
-        if batch.indexes is not None and not readable(ranked.ranks.relevant):
-            extras = extras.padded(ranked.ranks.relevant.shape[0])
-        extras, ranks = self._store.check(extras, ranked.ranks)
+        if batch.indexes is not None:
+            _checks.refuse_given({"query_ids": extras.query_ids}, "None with indexes, which are the ids")
+            if not readable(ranked.ranks.relevant):
+                extras = extras.padded(ranked.ranks.relevant.shape[0])
+        extras, ranked = self._store.check(extras, ranked)
+        ranks = ranked.ranks
         device = getattr(self, self._store.names[0]).device
         if ranks.higher.device != device:
             if not isinstance(batch.preds, (Ranks, Ranked)):  # a few numbers are moved, scores are not
@@ -275,6 +288,7 @@ class RankMetric(SummedStateMetric):
         given += [self.settings.arguments()] if self.settings != Settings() else []
         others = ("confidence", "catalogue_size", "num_queries")
         given += [f"{name}={getattr(self, name)!r}" for name in others if getattr(self, name) is not None]
+        given += [f"unseen={self.unseen!r}"] if self.unseen != "skip" else []
         return f"{type(self).__name__}({', '.join(given)})"
 
     def _read(self) -> Reading:

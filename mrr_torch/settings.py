@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from mrr_torch import _checks
 from mrr_torch.ties import TIES, Ties
 
+SplitQueries = Literal["refuse", "gather", "separate"]
 EmptyTargetAction = Literal["neg", "pos", "skip", "error"]
 # Ranks that a state may hold one by one: 2 GiB.
 MOST = 2**28
@@ -25,6 +26,7 @@ class Settings(NamedTuple):
         miss_index: target value of queries whose item is not in the catalogue.
         cohorts: names of the cohorts of queries that have values of their own.
         weighted: queries have weights.
+        split_queries: what to do with queries of flat lists whose items come in several updates.
     """
 
     ties: Ties = "expected"
@@ -34,6 +36,7 @@ class Settings(NamedTuple):
     miss_index: int | None = None
     cohorts: tuple[str, ...] = ()
     weighted: bool = False
+    split_queries: SplitQueries = "refuse"
 
     @classmethod
     def check(
@@ -45,6 +48,7 @@ class Settings(NamedTuple):
         miss_index: Any = None,
         cohorts: Any = None,
         weighted: Any = False,
+        split_queries: Any = "refuse",
     ) -> Settings:
         """Check the settings and return them as one value."""
         _checks.one_of("ties", ties, TIES)
@@ -60,7 +64,12 @@ class Settings(NamedTuple):
         if not isinstance(weighted, bool):
             raise TypeError(_checks.message("weighted", "a bool", repr(weighted)))
         names = _check_cohorts(cohorts)
-        return cls(ties, empty_target_action, ignore_index, num_negatives, miss_index, names, weighted)
+        _checks.one_of("split_queries", split_queries, get_args(SplitQueries))
+        if split_queries == "gather" and (names or weighted):
+            raise ValueError(
+                _checks.message("split_queries", "'refuse' or 'separate' with cohorts or weighted", "'gather'")
+            )
+        return cls(ties, empty_target_action, ignore_index, num_negatives, miss_index, names, weighted, split_queries)
 
     @property
     def state_name(self) -> str:
@@ -75,6 +84,8 @@ class Settings(NamedTuple):
             name += f"_miss_{_word(self.miss_index)}"
         if self.cohorts:
             name += "_cohorts_" + "_".join(cohort.encode().hex() for cohort in self.cohorts)
+        if self.split_queries != "refuse":
+            name += f"_{self.split_queries}"
         return name + ("_weighted" if self.weighted else "")
 
     @property

@@ -108,6 +108,11 @@ class RankHistogram(NamedTuple):
         """Names of the states."""
         return self.settings.state_name, self.settings.candidates_name
 
+    @property
+    def lists(self) -> dict[str, torch.dtype]:
+        """No state is a list."""
+        return {}
+
     def empty(self, device: torch.device) -> dict[str, tuple[Tensor, str]]:
         """Return the states of no query, by name, and how each is reduced over processes."""
         dtype = state_dtype(device)
@@ -117,12 +122,12 @@ class RankHistogram(NamedTuple):
         numbers = torch.full((*shape[: bool(self.cohorts)], 2), -torch.inf, dtype=dtype, device=device)
         return {self.settings.state_name: (summed, "sum"), self.settings.candidates_name: (numbers, "max")}
 
-    def check(self, extras: Extras, ranks: Ranks) -> tuple[Extras, Ranks]:
+    def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
         """Check what is given for each query; queries with invalid values that cannot be read are marked."""
         if extras.query_ids is not None:
             expected = "None without num_queries"
             raise ValueError(_checks.message("query_ids", expected, type(extras.query_ids).__name__))
-        return check_extras(extras, ranks, self.settings)
+        return check_extras(extras, ranked, self.settings)
 
     def add(self, states: dict[str, Tensor], ranked: Ranked, extras: Extras) -> dict[str, Tensor]:
         """Return the states with a batch added, without synchronising with their device."""
@@ -257,9 +262,9 @@ def _shorter(value: Any, rows: int, dtypes: set[torch.dtype]) -> TypeGuard[Tenso
     return isinstance(value, Tensor) and value.ndim == 1 and value.shape[0] < rows and value.dtype in dtypes
 
 
-def check_extras(extras: Extras, ranks: Ranks, settings: Settings) -> tuple[Extras, Ranks]:
+def check_extras(extras: Extras, ranked: Ranked, settings: Settings) -> tuple[Extras, Ranked]:
     """Check cohorts and weights, which are given where the settings ask for them and only there."""
-    relevant = ranks.relevant
+    relevant = ranked.ranks.relevant
     asked = (
         ("cohort", extras.cohort, "cohorts", bool(settings.cohorts)),
         ("weights", extras.weights, "weighted", settings.weighted),
@@ -280,12 +285,12 @@ def check_extras(extras: Extras, ranks: Ranks, settings: Settings) -> tuple[Extr
         _checks.same_shape("weights", given, _checks.shape(relevant))
         weights = given.to(state_dtype(relevant.device))
         wrong = ~((weights >= 0) & (weights <= HEAVIEST))
-        expected = f"numbers in 0..{HEAVIEST:.0e}"
+        expected = f"finite numbers >= 0, at most {HEAVIEST:.0e}"
         invalid = _checks.refuse(wrong, "weights", expected, lambda: float(weights[wrong][0]))
         padding = relevant == Outcome.PADDING.value
         relevant = mark(relevant, None if invalid is None else invalid & ~padding, Outcome.BAD_WEIGHTS)
         extras = extras._replace(weights=weights if invalid is None else weights.masked_fill(wrong, 0.0))
-    return extras, ranks._replace(relevant=relevant)
+    return extras, ranked._replace(ranks=ranked.ranks._replace(relevant=relevant))
 
 
 def _of_cohort(ranked: Ranked, weights: Tensor | None, where: Tensor) -> tuple[Ranked, Tensor | None]:

@@ -87,6 +87,7 @@ def by_group(
     mask: Sequence[bool] | None = None,
     ignore_index: int | None = None,
     exclude_mask: Sequence[bool] | None = None,
+    candidates: Sequence[int] | None = None,
 ) -> list[Standing]:
     """Rank the first relevant item of each query of a flat list, the queries in the order of their ids.
 
@@ -104,6 +105,7 @@ def by_group(
             mask=part(mask, query),
             ignore_index=ignore_index,
             exclude_mask=part(exclude_mask, query),
+            candidates=part(candidates, query),
         )
         for query in sorted(set(indexes))
     ]

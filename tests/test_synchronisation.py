@@ -323,7 +323,7 @@ def test_the_settings_of_torchmetrics_keep_working(run_processes):
         value, told, calls, by_own, lonely, by_local, by_hand, again, steps, paired = result
         assert value == every
         assert told.startswith("mrr 0.5208")
-        assert calls == 2  # one a state, and none for the read-out
+        assert calls == 3  # one a state, and none for the read-out
         assert "all_reduce" not in dict(by_own)
         assert lonely == again == 1 / (number + 1)
         assert not by_local

@@ -147,6 +147,11 @@ def runs(indexes: Tensor) -> Runs:
     return Runs(len(starts), even, torch.from_numpy(starts), torch.from_numpy(lengths))
 
 
+def ids_of_runs(indexes: Tensor, runs: Runs) -> Tensor:
+    """Return the id of each run."""
+    return indexes[runs.starts]
+
+
 def any_in_runs(where: Tensor, runs: Runs) -> Tensor:
     """Return the mask of the runs in which ``where`` ``(T,)`` holds."""
     return torch.from_numpy(np.logical_or.reduceat(where.numpy(), runs.starts.numpy()))

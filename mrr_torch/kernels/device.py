@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch._device import compiling, lowest
-from mrr_torch.kernels.runs import RunCounts, Runs
+from mrr_torch.kernels.runs import NO_ID, RunCounts, Runs
 
 # Scores in a tile of which masks are made, and of one that is only compared (1 byte a score): large enough to outweigh
 # the launch of the kernels.
@@ -106,6 +106,11 @@ def runs(indexes: Tensor) -> Runs:
     segments[1:] = (indexes[1:] != indexes[:-1]).cumsum(0)
     padding = any_in_runs(torch.ones_like(indexes, dtype=torch.bool), Runs(indexes.shape[0], False, segments))
     return Runs(indexes.shape[0], False, segments, None, ~padding)
+
+
+def ids_of_runs(indexes: Tensor, runs: Runs) -> Tensor:
+    """Return the id of each run; `NO_ID` of padding."""
+    return indexes.new_full(indexes.shape, NO_ID).scatter_(0, runs.starts, indexes)
 
 
 def any_in_runs(where: Tensor, runs: Runs) -> Tensor:

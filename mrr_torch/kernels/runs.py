@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+# The id of padding runs. The one id of its value, -2**63, cannot be told from them.
+NO_ID = -(2**63)
+
 
 class Runs(NamedTuple):
     """The runs of a sorted list of ids ``(T,)``.

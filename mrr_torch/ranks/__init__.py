@@ -46,7 +46,7 @@ class Outcome(IntEnum):
             "preds", "one relevant item with more than 1 + num_negatives candidates", "several, in {queries}"
         ),
     )
-    BAD_IDS = -8, _checks.message("query_ids", "ids in 0..num_queries-1", "ids outside, in {queries}")
+    BAD_IDS = -8, _checks.message("query_ids", "ids in 0..num_queries-1, as with indexes", "ids outside, in {queries}")
     BAD_RANKS = -9, _checks.message("preds", "Ranks with counts >= 0", "others, in {queries}")
     PADDING = -10, "no query: a padding row, where the number of queries cannot be known without synchronising"
     BAD_COHORT = -11, _checks.message("cohort", "ids in 0..cohorts-1", "ids outside, in {queries}")

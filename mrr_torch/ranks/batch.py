@@ -10,7 +10,7 @@ from torch import Tensor
 from mrr_torch import _checks
 from mrr_torch._device import readable
 from mrr_torch.ranks import Outcome, Ranks, check_ranks, mark
-from mrr_torch.ranks.grouped import rank_grouped
+from mrr_torch.ranks.grouped import Items, check_items, rank_items
 from mrr_torch.ranks.scores import rank_ids, rank_relevant, rank_target
 
 
@@ -35,6 +35,8 @@ class Ranked(NamedTuple):
         single: no query has several relevant items.
         found: each query has a relevant item that was found; False where that can't be read.
         width: each query has so many candidates; None if they differ, or may.
+        ids: ``(queries,)``; ids of the queries of a flat list.
+        items: the items of a flat list that is to be ranked later; there are no ranks yet.
     """
 
     ranks: Ranks
@@ -42,12 +44,19 @@ class Ranked(NamedTuple):
     single: bool = False
     found: bool = False
     width: int | None = None
+    ids: Tensor | None = None
+    items: Items | None = None
 
 
 def rank_batch(
-    batch: Batch, *, ignore_index: int | None = None, miss_index: int | None = None, num_negatives: int | None = None
+    batch: Batch,
+    *,
+    ignore_index: int | None = None,
+    miss_index: int | None = None,
+    num_negatives: int | None = None,
+    gather: bool = False,
 ) -> Ranked:
-    """Rank a batch, in whichever form it comes."""
+    """Rank a batch, in whichever form it comes; with ``gather`` a flat list is not ranked yet."""
     preds, target, relevant = batch.preds, batch.target, batch.relevant
     if isinstance(preds, Ranked):  # of a collection, which ranks for all its members
         return preds
@@ -59,8 +68,11 @@ def rank_batch(
     options = {"candidates": batch.candidates, "exclude": batch.exclude, "mask": batch.mask}
     if batch.indexes is not None:
         _checks.refuse_given({"relevant": relevant}, "None with indexes")
-        ranks = rank_grouped(preds, target, batch.indexes, **options, ignore_index=ignore_index)
-        return Ranked(_one_relevant(ranks, num_negatives), shape[0])
+        items = check_items(preds, target, batch.indexes, **options, ignore_index=ignore_index)
+        if gather:
+            nothing = torch.zeros(0, dtype=torch.int64, device=preds.device)
+            return Ranked(Ranks(nothing, nothing, nothing, nothing), items=items)
+        return ranked_items(items, num_negatives)
     if relevant is not None:
         _checks.refuse_given({"target": target}, "None beside relevant")
         _check_relevant(shape, ignore_index, miss_index, num_negatives)
@@ -79,6 +91,12 @@ def rank_batch(
         raise ValueError(_checks.message("target", expected, f"shape {_checks.shape(target)}"))
     ranks = rank_target(preds, target, **options, ignore_index=ignore_index, miss_index=miss_index)
     return _known(ranks, shape[-1], single=True, options=options)
+
+
+def ranked_items(items: Items, num_negatives: int | None) -> Ranked:
+    """Rank the items of a flat list."""
+    ranks, ids = rank_items(items)
+    return Ranked(_one_relevant(ranks, num_negatives), items.scores.shape[0], ids=ids)
 
 
 def _known(ranks: Ranks, columns: int, *, single: bool, options: dict[str, Any]) -> Ranked:

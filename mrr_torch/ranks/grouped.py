@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,8 +10,31 @@ from torch import Tensor
 from mrr_torch import _checks
 from mrr_torch._device import readable
 from mrr_torch.kernels import backend
+from mrr_torch.kernels.runs import Runs
 from mrr_torch.ranks import Outcome, Ranks, mark, with_several
 from mrr_torch.ranks.scores import label_to_ignore, rank_relevant
+
+
+class Items(NamedTuple):
+    """The items of a flat list, checked; all ``(T,)``, and None where there is nothing to say.
+
+    Attributes:
+        scores: bool ones as uint8.
+        labels: relevance.
+        indexes: ids of the queries, int64.
+        there: False for items that are as if they were not there.
+        excluded: True for items that do not compete.
+        candidates: ids of the items, int64.
+        invalid: True for negative relevance that could not be read.
+    """
+
+    scores: Tensor
+    labels: Tensor
+    indexes: Tensor
+    there: Tensor | None = None
+    excluded: Tensor | None = None
+    candidates: Tensor | None = None
+    invalid: Tensor | None = None
 
 
 @torch.no_grad()
@@ -27,7 +50,7 @@ def rank_grouped(
 ) -> Ranks:
     """Rank the best-scored relevant item of each query in a flat list.
 
-    All items of a query have to come in one call, in any order: queries of different calls are different queries.
+    All items of a query have to come in one call, in any order.
 
     Args:
         scores: ``(T,)``; any real dtype, higher is better.
@@ -52,6 +75,14 @@ def rank_grouped(
     >>> rank_grouped(torch.tensor([0.2, 0.9, 0.5]), torch.tensor([1, 0, 1]), torch.tensor([7, 7, 3])).higher
     tensor([0, 1])
     """
+    items = check_items(scores, relevance, indexes, candidates, exclude, mask, ignore_index)
+    return rank_items(items)[0]
+
+
+def check_items(
+    scores: Any, relevance: Any, indexes: Any, candidates: Any, exclude: Any, mask: Any, ignore_index: int | None
+) -> Items:
+    """Check a flat list; the arguments are those of `rank_grouped`."""
     scores = _checks.scores_tensor("preds", scores, may_be_empty=True)
     if scores.ndim != 1:
         raise ValueError(_checks.message("preds", "shape (T,) with indexes", f"shape {_checks.shape(scores)}"))
@@ -68,32 +99,40 @@ def rank_grouped(
         _checks.same_shape("candidates", candidates, _checks.shape(scores))
         there = candidates >= 0 if there is None else (candidates >= 0) & there
     scores = scores.view(torch.uint8) if scores.dtype == torch.bool else scores
-
-    if not (readable(indexes) and bool((indexes[1:] >= indexes[:-1]).all())):
-        indexes, order = indexes.sort(stable=True)  # ids are sorted, never scores
-        scores, labels = scores[order], labels[order]
-        there, excluded, candidates = (
-            None if value is None else value[order] for value in (there, excluded, candidates)
-        )
-    if candidates is not None:
-        kept = _one_each(candidates, indexes, labels, there)
-        there = kept if there is None else kept & there
     negative = labels < 0 if labels.dtype.is_signed else None
     if negative is not None and there is not None:
         negative &= there
-    negative = _checks.refuse(negative, "target", "relevance >= 0 (or ignore_index)", lambda: int(labels[negative][0]))
-    runs = backend(indexes).runs(indexes)
+    invalid = _checks.refuse(negative, "target", "relevance >= 0 (or ignore_index)", lambda: int(labels[negative][0]))
+    return Items(scores, labels, indexes, there, excluded, candidates, invalid)
+
+
+@torch.no_grad()
+def rank_items(items: Items) -> tuple[Ranks, Tensor]:
+    """Return the ranks of the queries in the order of their ids, and the ids; padding rows have the id `NO_ID`."""
+    scores, labels, indexes, *options = items
+    if not (readable(indexes) and bool((indexes[1:] >= indexes[:-1]).all())):
+        indexes, order = indexes.sort(stable=True)  # ids are sorted, never scores
+        scores, labels = scores[order], labels[order]
+        options = [None if value is None else value[order] for value in options]
+    there, excluded, candidates, invalid = options
+    if candidates is not None:
+        kept = _one_each(candidates, indexes, labels, there)
+        there = kept if there is None else kept & there
+    kernel = backend(indexes)
+    runs = kernel.runs(indexes)
+    ids = kernel.ids_of_runs(indexes, runs)
     if runs.even and runs.number:  # lists of one length are a matrix
 
-        def matrix(items: Tensor | None) -> Tensor | None:
-            return None if items is None else items.view(runs.number, -1)
+        def matrix(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values.view(runs.number, -1)
 
-        return rank_relevant(matrix(scores), matrix(labels), exclude=matrix(excluded), mask=matrix(there))  # type: ignore[arg-type]
-    return _rank_runs(scores, labels, excluded, there, negative, runs)
+        ranks = rank_relevant(matrix(scores), matrix(labels), exclude=matrix(excluded), mask=matrix(there))  # type: ignore[arg-type]
+        return ranks, ids
+    return _rank_runs(scores, labels, excluded, there, invalid, runs), ids
 
 
 def _rank_runs(
-    scores: Tensor, labels: Tensor, excluded: Tensor | None, there: Tensor | None, negative: Tensor | None, runs: Any
+    scores: Tensor, labels: Tensor, excluded: Tensor | None, there: Tensor | None, invalid: Tensor | None, runs: Runs
 ) -> Ranks:
     """Rank items ``(T,)`` sorted by query; ``runs`` knows where the queries start."""
     kernel = backend(scores)
@@ -105,8 +144,8 @@ def _rank_runs(
     none = counts.level == 0
     outcome = mark(counts.level, none, Outcome.NAN)
     outcome = mark(outcome, counts.number == 0, Outcome.EMPTY)
-    if negative is not None:
-        outcome = mark(outcome, kernel.any_in_runs(negative, runs), Outcome.BAD_RELEVANCE)
+    if invalid is not None:
+        outcome = mark(outcome, kernel.any_in_runs(invalid, runs), Outcome.BAD_RELEVANCE)
     outcome = mark(outcome, runs.padding, Outcome.PADDING)
     higher, tied = counts.higher.masked_fill(none, 0), (counts.equal - counts.level).masked_fill(none, 0)
     return Ranks(higher, tied, outcome, with_several(counts.candidates, counts.number > 1))

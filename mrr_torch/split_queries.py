@@ -1,0 +1,192 @@
+"""What becomes of queries of flat lists whose items come in several updates, or on several processes.
+
+Two stores around the histogram of ranks, with the same methods. `SplitRefused` keeps the ids of the queries, to tell at
+`compute` of those that came twice. `ItemList` keeps the items, and ranks them all together.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mrr_torch import _checks
+from mrr_torch._gather import joined
+from mrr_torch._synchronise import State
+from mrr_torch.kernels import backend
+from mrr_torch.kernels.runs import NO_ID
+from mrr_torch.ranks.batch import Ranked, ranked_items
+from mrr_torch.ranks.grouped import Items
+from mrr_torch.reading import Reading
+from mrr_torch.state import Extras, RankHistogram
+
+# What is kept of an item beside its score and the id of its query.
+FLAGS = RELEVANT, INVALID, EXCLUDED, ABSENT, NAMED = 1, 2, 4, 8, 16
+
+
+class SplitRefused(NamedTuple):
+    """The histogram, and the ids of the queries of flat lists: 8 bytes a query.
+
+    On an accelerator 8 bytes an item: how many queries there are cannot be known there without synchronising.
+
+    Attributes:
+        histogram: of the queries.
+    """
+
+    histogram: RankHistogram
+
+    @property
+    def lists(self) -> dict[str, torch.dtype]:
+        """Names of the states that are lists of tensors ``(n,)``, and the dtype that holds their values."""
+        return {f"indexes_of_{self.histogram.settings.state_name}": torch.int64}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the states."""
+        return (*self.histogram.names, *self.lists)
+
+    def empty(self, device: torch.device) -> dict[str, tuple[State, str]]:
+        """Return the states of no query, by name, and how each is reduced over processes."""
+        return {**self.histogram.empty(device), **{name: ([], "cat") for name in self.lists}}
+
+    def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
+        """Check what is given for each query; queries with invalid values that cannot be read are marked."""
+        return self.histogram.check(extras, ranked)
+
+    def add(self, states: dict[str, State], ranked: Ranked, extras: Extras) -> dict[str, State]:
+        """Return the states with a batch added, without synchronising with their device."""
+        counts, lists = _parts(self.histogram, states)
+        if ranked.ids is not None and ranked.ids.numel():
+            lists = {name: [*ids, ranked.ids] for name, ids in lists.items()}
+        return {**self.histogram.add(counts, ranked, extras), **lists}
+
+    def read(self, states: dict[str, State], *, complete: bool = True) -> Reading:
+        """Read the states; raise for queries that came more than once."""
+        counts, lists = _parts(self.histogram, states)
+        (ids,) = lists.values()
+        if ids:
+            together = backend(ids[0]).sort_rows(torch.cat(ids))
+            again = (together[1:] == together[:-1]) & (together[1:] != NO_ID)
+            # An id that came three times is one query.
+            again[1:] &= together[2:] != together[:-2]
+            number = int(again.sum())
+            if number:
+                expected = (
+                    "all items of a query in one update of one process, or split_queries='gather' (rank all its items "
+                    "together) or 'separate' (each update has queries of its own)"
+                )
+                raise ValueError(_checks.message("indexes", expected, f"{_checks.queries(number)} in several"))
+        return self.histogram.read(counts)
+
+    def read_alone(self, ranked: Ranked, extras: Extras) -> Reading:
+        """Read the states of one batch alone."""
+        return self.histogram.read_alone(ranked, extras)
+
+
+class ItemList(NamedTuple):
+    """The histogram of the other forms, and the items of flat lists: 9 bytes an item, and its score.
+
+    8 more where ``candidates`` are given.
+
+    Attributes:
+        histogram: of the queries of other forms, and once they are read of all.
+    """
+
+    histogram: RankHistogram
+
+    @property
+    def lists(self) -> dict[str, torch.dtype]:
+        """Names of the states that are lists of tensors ``(n,)``, and a dtype that holds their values."""
+        dtypes = {"scores": torch.float64, "indexes": torch.int64, "flags": torch.uint8, "candidates": torch.int64}
+        return {f"item_{name}_of_{self.histogram.settings.state_name}": dtype for name, dtype in dtypes.items()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the states."""
+        return (*self.histogram.names, *self.lists)
+
+    def empty(self, device: torch.device) -> dict[str, tuple[State, str]]:
+        """Return the states of no query, by name, and how each is reduced over processes."""
+        return {**self.histogram.empty(device), **{name: ([], "cat") for name in self.lists}}
+
+    def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
+        """Check what is given for each query."""
+        return self.histogram.check(extras, ranked)
+
+    def add(self, states: dict[str, State], ranked: Ranked, extras: Extras) -> dict[str, State]:
+        """Return the states with a batch added, without synchronising with their device."""
+        counts, lists = _parts(self.histogram, states)
+        items = ranked.items
+        if items is None:
+            return {**self.histogram.add(counts, ranked, extras), **lists}
+        if not items.scores.numel():
+            return states
+        flags = (items.labels > 0).to(torch.uint8)
+        for flag, where in ((INVALID, items.invalid), (EXCLUDED, items.excluded), (ABSENT, _not(items.there))):
+            if where is not None:
+                flags += where * flag
+        if items.candidates is not None:
+            flags += NAMED
+        # Copies: the caller may write into its own.
+        kept = (
+            items.scores.clone(),
+            items.indexes.clone(),
+            flags,
+            None if items.candidates is None else items.candidates.clone(),
+        )
+        more = {
+            name: parts if part is None else [*parts, part]
+            for (name, parts), part in zip(lists.items(), kept, strict=True)
+        }
+        return {**counts, **more}
+
+    def read(self, states: dict[str, State], *, complete: bool = True) -> Reading:
+        """Rank all items together, and read the states."""
+        counts, lists = _parts(self.histogram, states)
+        device = next(iter(counts.values())).device
+        scores, indexes, flags, candidates = (joined(parts).to(device) if parts else None for parts in lists.values())
+        if scores is not None and indexes is not None and flags is not None:
+            _, invalid, excluded, absent, named = (_at(flags, flag) for flag in FLAGS)
+            labels = flags & RELEVANT if invalid is None else (flags & RELEVANT).to(torch.int8) - invalid.to(torch.int8)
+            ids = None if candidates is None or named is None else _ids_of_all(candidates, named)
+            items = Items(scores, labels, indexes, _not(absent), excluded, ids, invalid)
+            ranked = ranked_items(items, self.histogram.settings.num_negatives)
+            counts = self.histogram.add(counts, ranked, Extras())
+        return self.histogram.read(counts)
+
+    def read_alone(self, ranked: Ranked, extras: Extras) -> Reading:
+        """Read the states of one batch alone."""
+        empty = {name: state for name, (state, _) in self.empty(ranked.ranks.higher.device).items()}
+        return self.read(self.add(empty, ranked, extras))
+
+
+def _parts(histogram: RankHistogram, states: dict[str, State]) -> tuple[dict[str, Tensor], dict[str, list[Tensor]]]:
+    """Return the states of the histogram, and the lists, which are tensors after a synchronisation by torchmetrics."""
+    counts: dict[str, Tensor] = {}
+    lists: dict[str, list[Tensor]] = {}
+    for name, state in states.items():
+        if name not in histogram.names:
+            lists[name] = [state] if isinstance(state, Tensor) else state
+        elif isinstance(state, Tensor):
+            counts[name] = state
+    return counts, lists
+
+
+def _at(flags: Tensor, flag: int) -> Tensor | None:
+    """Return the mask of the items with a flag; None if there are none."""
+    where = (flags & flag) != 0
+    return where if bool(where.any()) else None
+
+
+def _not(where: Tensor | None) -> Tensor | None:
+    return None if where is None else ~where
+
+
+def _ids_of_all(candidates: Tensor, named: Tensor) -> Tensor:
+    """Return an id for each item: those given, in their order, and others for items that came without one."""
+    if candidates.shape == named.shape:
+        return candidates
+    ids = torch.searchsorted(candidates.sort().values, candidates)
+    others = candidates.shape[0] + torch.arange(named.shape[0], device=named.device)
+    return torch.masked_scatter(others, named, ids)

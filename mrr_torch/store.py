@@ -1,0 +1,59 @@
+"""Which store holds the queries of a metric, and what every store can do."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, get_args
+
+import torch
+
+from mrr_torch import _checks
+from mrr_torch.query_table import QueryTable
+from mrr_torch.ranks.batch import Ranked
+from mrr_torch.reading import Reading
+from mrr_torch.settings import Settings
+from mrr_torch.split_queries import ItemList, SplitRefused
+from mrr_torch.state import Extras, RankHistogram
+
+Unseen = Literal["skip", "neg"]
+
+
+class Store(Protocol):
+    """The states of a metric: what they are, how a batch is added, and how they are read."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the states; the first is a tensor."""
+
+    @property
+    def lists(self) -> dict[str, torch.dtype]:
+        """Names of the states that are lists of tensors ``(n,)``, and a dtype that holds their values."""
+
+    def empty(self, device: torch.device) -> dict[str, tuple[Any, str]]:
+        """Return the states of no query, by name, and how each is reduced over processes."""
+
+    def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
+        """Check what is given for each query; queries with invalid values that cannot be read are marked."""
+
+    def add(self, states: dict[str, Any], ranked: Ranked, extras: Extras) -> dict[str, Any]:
+        """Return the states with a batch added, without synchronising with their device."""
+
+    def read(self, states: dict[str, Any], *, complete: bool = True) -> Reading:
+        """Read the states, waiting for their device."""
+
+    def read_alone(self, ranked: Ranked, extras: Extras) -> Reading:
+        """Read the states of one batch alone."""
+
+
+def store_of(settings: Settings, bins: int, num_queries: int | None, unseen: Any) -> Store:
+    """Check ``unseen``, and return the store of a metric with these settings."""
+    _checks.one_of("unseen", unseen, get_args(Unseen))
+    histogram = RankHistogram(settings, bins)
+    if num_queries is not None:
+        if settings.split_queries != "refuse":
+            expected = "'refuse' with num_queries, where each query counts once"
+            raise ValueError(_checks.message("split_queries", expected, repr(settings.split_queries)))
+        return QueryTable(histogram, num_queries, unseen)
+    if unseen != "skip":
+        raise ValueError(_checks.message("unseen", "'skip' without num_queries", repr(unseen)))
+    stores: dict[str, Store] = {"refuse": SplitRefused(histogram), "gather": ItemList(histogram), "separate": histogram}
+    return stores[settings.split_queries]
