@@ -2,6 +2,7 @@
 
 - `cpu`: may read values, and works in tiles that stay in cache.
 - `device`: plain torch that never reads a value; for accelerators, and what `torch.compile` traces.
+- `triton`: fused kernels, imported only when they are asked for.
 """
 
 from __future__ import annotations
