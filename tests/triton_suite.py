@@ -245,7 +245,7 @@ def test_of_several_relevant_items_the_best_counts(form, dtype, generator):
         assert counts[:, query].tolist() == numbers
 
 
-@pytest.mark.parametrize(("left", "right"), itertools.product(EMBEDDINGS, EMBEDDINGS), ids=str)
+@pytest.mark.parametrize(("left", "right"), [*itertools.product(EMBEDDINGS, EMBEDDINGS)], ids=str)
 @pytest.mark.parametrize("columns", [50, 192])
 def test_ranks_lie_within_the_error_of_the_scores(columns, left, right, generator):
     queries = torch.randn(40, columns, generator=generator).to(left).to(DEVICE)
