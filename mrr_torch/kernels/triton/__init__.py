@@ -21,7 +21,7 @@ from torch import Tensor
 
 __all__ = ["PROVEN", "attempt", "available", "on_device_of", "serves_embeddings"]
 
-# Cards and dates on which a run showed the kernels right, and faster than the plain path: ("H200, 2026-12-01", ...).
+# Cards and dates on which a run showed the kernels right, and faster than the plain path: ("card, date", ...).
 # Empty: they are compiled and interpreted in tests but have never run on a GPU, so nothing may choose them unasked.
 PROVEN: tuple[str, ...] = ()
 
