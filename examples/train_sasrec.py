@@ -60,7 +60,7 @@ def parse() -> argparse.Namespace:
         ("batch-size", 64, "sequences of mean length in a training batch"),
         ("train-negatives", 1, "negatives of the sampled losses, for a position (bce) or a batch"),
         ("num-negatives", 99, "negatives of each query in sampled evaluation"),
-        ("devices", 1, "processes, with a device each; on a CPU they use gloo"),
+        ("devices", 1, "processes that torchrun has started, with a device each; on a CPU they use gloo"),
         ("threads", 1, "CPU threads; tensors this small gain little from more"),
     ):
         parser.add_argument(f"--{name}", type=positive, default=default, metavar="N", help=f"{what} ({default})")
@@ -76,6 +76,10 @@ def parse() -> argparse.Namespace:
         parser.error(f"argument --dim: expected a multiple of --heads {options.heads}, got {options.dim}")
     if options.resume and not options.output:
         parser.error("argument --resume: expected --output FOLDER beside it, got none")
+    if options.devices > 1 and "LOCAL_RANK" not in os.environ:
+        parser.error(
+            f"argument --devices: start with `torchrun --nproc_per_node {options.devices}`, which was not used"
+        )
     return options
 
 
@@ -100,8 +104,11 @@ def run(data: Interactions, options: argparse.Namespace) -> None:
         with contextlib.redirect_stdout(sys.stderr):
             print(fit(name, model, sequences, options))
         models[name] = model
+    # Training is over; one process is enough to rank the test items, and its metrics must not wait for the others.
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
     if int(os.environ.get("LOCAL_RANK", 0)):
-        return  # training is over; one process is enough to rank the test items, and to print
+        return
     models["popularity"] = Popularity(split.train, data.num_items)
     ranks: dict[str, Tested] = {name: tested(model, test, ids) for name, model in models.items()}
     compared = {**ranks, "chance": chance(ranks["popularity"])}

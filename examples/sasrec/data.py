@@ -61,7 +61,8 @@ def candidates(test: list[Batch], num_items: int, num_negatives: int, seed: int,
     if path is not None and path.exists():
         ids = torch.load(path, weights_only=True)
         if ids.shape != (len(targets), 1 + num_negatives) or not torch.equal(ids[:, 0], targets):
-            raise DataError(f"{path}: expected {num_negatives} negatives for each of these {len(targets)} test items")
+            wanted = f"{num_negatives} negatives for each of these {len(targets)} test items"
+            raise DataError(f"{path}: expected {wanted}, got those of other data")
         return list(ids.split(QUERIES))
     generator = torch.Generator().manual_seed(seed)
     try:
@@ -90,8 +91,8 @@ class Windows(Dataset[Tensor]):
 class LikeLength(Sampler[list[int]]):
     """Batches of sequences of like length, each with about as many positions as ``batch_size`` mean ones.
 
-    Most sequences are short: padded to the length of the longest of a random batch, most of it would be padding. Batches
-    of equal size in positions give each position the same weight in training. Each process takes its share.
+    Most sequences are short, and padded to the longest of a random batch, most positions would be padding. Batches of
+    equal size in positions give each position the same weight in training. Each process takes its share of them.
     """
 
     def __init__(self, lengths: list[int], batch_size: int, seed: int, processes: int = 1, process: int = 0) -> None:

@@ -2,7 +2,7 @@
 """SASRec, GRU4Rec and popularity, all of which score an item by a dot product, and are evaluated alike.
 
 SASRec: Kang and McAuley, Self-Attentive Sequential Recommendation, ICDM 2018.
-GRU4Rec: Hidasi, Karatzoglou, Baltrunas and Tikk, Session-based Recommendations with Recurrent Neural Networks, ICLR 2016.
+GRU4Rec: Hidasi et al., Session-based Recommendations with Recurrent Neural Networks, ICLR 2016.
 """
 
 from __future__ import annotations

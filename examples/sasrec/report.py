@@ -69,8 +69,8 @@ def evaluate(models: dict[str, Tested], num_negatives: int) -> Results:
 def table(results: Results, models: dict[str, Tested], num_items: int, num_negatives: int) -> str:
     """Return the values of all models, and how they were computed: without that they can't be compared."""
     sampling, expectation = list(results)[1:]
-    ranks = next(iter(models.values())).full
-    left = ranks.num_candidates.double().mean()
+    number = next(iter(models.values())).full.num_candidates
+    left = number.double().mean()
     row = "{:<23}{:<12}" + 3 * "{:<25}"
     lines = [row.format("protocol", "model", *NAMES.values()).rstrip()]
     for protocol, rows in results.items():
@@ -81,10 +81,10 @@ def table(results: Results, models: dict[str, Tested], num_items: int, num_negat
             lines.append(row.format(protocol, model, *cells).rstrip())
     lines += [
         "",
-        f"{len(ranks.higher):,} queries: a query is a user, its target the user's last item. All but the last two items of",
-        "these users are for training, and popularity is how often an item occurs there. Equal scores count as in random",
-        "order, so equal scores for all items are the chance level. In brackets: 95 % intervals over users.",
-        f"  full catalogue: the target among all {num_items:,} items but the user's history ({left:,.0f} left on average)",
+        f"{len(number):,} queries: a query is a user, its target the user's last item. All but the last two items",
+        "of these users are for training, and popularity is how often an item occurs there. Equal scores count as in",
+        "random order; chance is a model that gives all items the same score. In brackets: 95 % intervals over users.",
+        f"  full catalogue: the target among {num_items:,} items without the user's history ({left:,.0f} on average)",
         f"  {sampling}: the target among {num_negatives} items that are not in the user's history,",
         "    drawn once before training, uniformly and without repeats",
         f"  {expectation}: the mean of that over all draws, computed from the full ranks, without drawing",
