@@ -20,10 +20,10 @@ from sasrec.models import SequenceModel
 
 
 def loggers(folder: Path, name: str) -> list[Logger]:
-    """Return a CSV logger, and one for TensorBoard where that is installed."""
-    chosen: list[Logger] = [CSVLogger(folder, name, version="csv")]
+    """Return a CSV logger, and one for TensorBoard where that is installed; a resumed run gets logs of its own."""
+    chosen: list[Logger] = [CSVLogger(folder, f"{name}/csv")]
     if find_spec("tensorboard"):
-        chosen.append(TensorBoardLogger(folder, name, version="tensorboard"))
+        chosen.append(TensorBoardLogger(folder, f"{name}/tensorboard"))
     return chosen
 
 
