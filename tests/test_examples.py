@@ -322,16 +322,16 @@ def test_losses_push_the_next_item_up_and_the_others_down(loss):
 
 
 @pytest.mark.usefixtures("sasrec")
-def test_gbce_is_binary_cross_entropy_where_nothing_is_left_out():
+@pytest.mark.parametrize(("calibration", "beta"), [(0.0, 1.0), (1.0, 1 / 9), (0.5, (1 + 1 / 9) / 2)])
+def test_gbce_weights_the_target_between_one_and_the_share_of_items_drawn(calibration, beta):
     losses = importlib.import_module("sasrec.losses")
-    batch, hidden, items = torch.tensor([[1, 2]]), torch.ones(1, 1, 2), torch.tensor([[0.0, 0], [0, 1], [2, 0]])
-    # One other item, drawn or not: only with all of them drawn (rate 1) is beta 1, whatever the calibration.
-    expected = (math.log1p(math.exp(-2)) + math.log1p(math.exp(1))) / 2
-    for calibration in (0.0, 0.5, 1.0):
-        for _ in range(20):
-            loss = losses.next_item_loss("gbce", hidden, items, batch, 1, calibration)
-            values = (expected, math.log1p(math.exp(-2)) / 2)  # item 1 drawn, or item 2, which is the target
-            assert any(float(loss) == pytest.approx(value) for value in values)
+    items = torch.zeros(11, 2)  # ten items, nine of them other than the target, of which one is drawn
+    items[2, 0] = 2
+    for _ in range(20):
+        loss = losses.next_item_loss("gbce", torch.ones(1, 1, 2), items, torch.tensor([[1, 2]]), 1, calibration)
+        positive = beta * math.log1p(math.exp(-2))
+        drawn = (math.log(2), 0.0)  # another item, whose score is 0; or the target, which is no negative
+        assert any(float(loss) == pytest.approx((positive + negative) / 2) for negative in drawn)
 
 
 @pytest.mark.distributed
