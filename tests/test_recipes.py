@@ -17,6 +17,7 @@ NEEDED = {
     "faiss_search": "faiss",
     "hugging_face_trainer": "transformers",
     "lightning_processes": "lightning",
+    "recbole_model": "recbole",
     "rectools_sasrec": "rectools",
     "sentence_transformers_search": "sentence_transformers",
 }
@@ -69,8 +70,9 @@ def test_an_index_that_finds_all_has_the_value_of_all_scores(expected, tmp_path)
     assert float(one_cell.split()[-1]) < float(expected.split()[-1])
 
 
-def test_recommended_lists_have_the_value_that_their_own_library_gives(tmp_path):
-    ours, theirs = run("rectools_sasrec", tmp_path)
+@pytest.mark.parametrize("name", ["recbole_model", "rectools_sasrec"])
+def test_a_model_has_the_value_that_its_own_library_gives(name, tmp_path):
+    ours, theirs = run(name, tmp_path)
     assert ours.split()[1] == theirs.split()[1]
     assert 0 < float(theirs.split()[1]) < 1
 
