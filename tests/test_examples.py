@@ -334,6 +334,16 @@ def test_gbce_weights_the_target_between_one_and_the_share_of_items_drawn(calibr
         assert any(float(loss) == pytest.approx((positive + negative) / 2) for negative in drawn)
 
 
+def test_the_spread_over_runs_is_their_standard_deviation(tmp_path):
+    for number, value in enumerate((0.1, 0.2, 0.6)):
+        values = {"full catalogue": {"SASRec": {"mrr@10": value, "hit_rate@10": 0.5, "ndcg@10": 1 - value}}}
+        (tmp_path / f"{number}.json").write_text(json.dumps(values), encoding="utf-8")
+    out, _ = finish(start("sasrec/spread.py", *sorted(tmp_path.glob("*.json")), cwd=tmp_path))
+    # The squared distances from the mean of 0.3 add up to 0.14, and there are three values.
+    shown = f"0.3000 ± {math.sqrt(0.14 / 2):.4f}", "0.5000 ± 0.0000", f"0.7000 ± {math.sqrt(0.14 / 2):.4f}"
+    assert re.split(r"\s{2,}", out.splitlines()[1]) == ["full catalogue", "SASRec", *shown]
+
+
 @pytest.mark.distributed
 def test_two_processes_train_and_validate_each_query_once(tmp_path):
     # 600 queries are three batches: a sampler that gives both processes as many would give one of them twice.
