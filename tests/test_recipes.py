@@ -19,6 +19,7 @@ NEEDED = {
     "lightning_processes": "lightning",
     "recbole_model": "recbole",
     "rectools_sasrec": "rectools",
+    "replay_callback": "replay",
     "sentence_transformers_search": "sentence_transformers",
 }
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
@@ -70,7 +71,7 @@ def test_an_index_that_finds_all_has_the_value_of_all_scores(expected, tmp_path)
     assert float(one_cell.split()[-1]) < float(expected.split()[-1])
 
 
-@pytest.mark.parametrize("name", ["recbole_model", "rectools_sasrec"])
+@pytest.mark.parametrize("name", ["recbole_model", "rectools_sasrec", "replay_callback"])
 def test_a_model_has_the_value_that_its_own_library_gives(name, tmp_path):
     ours, theirs = run(name, tmp_path)
     assert ours.split()[1] == theirs.split()[1]
