@@ -24,6 +24,11 @@ def message(name: str, expected: str, got: object) -> str:
     return f"{name}: expected {expected}, got {got}"
 
 
+def queries(count: float) -> str:
+    """Return a number of queries in words that a sentence can take: "1 query", "2 queries"."""
+    return f"{count:,.0f} " + ("query" if count == 1 else "queries")
+
+
 def shape(tensor: Tensor) -> tuple[int, ...]:
     """Return the shape as a plain tuple, which prints as users write it."""
     return tuple(tensor.shape)
@@ -66,43 +71,55 @@ def dense_tensor(name: str, value: Any, expected: str) -> Tensor:
 
 def scores_tensor(name: str, value: Any, *, may_be_empty: bool = False) -> Tensor:
     """Check that ``value`` is a tensor of real numbers, with at least one column unless said otherwise; detach it."""
-    dense_tensor(name, value, "a tensor of scores")
-    if value.dtype not in SCORES:
-        raise TypeError(message(name, "real scores, of a type that torch compares", value.dtype))
-    if value.ndim == 0 or (value.shape[-1] == 0 and not may_be_empty):
-        raise ValueError(message(name, "at least one score per query (shape (..., N), N >= 1)", f"shape {shape(value)}"))
+    tensor = dense_tensor(name, value, "a tensor of scores")
+    if tensor.dtype not in SCORES:
+        raise TypeError(message(name, "real scores, of a type that torch compares", tensor.dtype))
+    if tensor.ndim == 0 or (tensor.shape[-1] == 0 and not may_be_empty):
+        raise ValueError(
+            message(name, "at least one score per query (shape (..., N), N >= 1)", f"shape {shape(tensor)}")
+        )
     # The comparisons write into buffers (`out=`), which tensors with a gradient refuse.
-    return value.detach() if value.requires_grad else value
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def integer_tensor(name: str, value: Any, like: Tensor, *, expected: str = "a tensor of integer ids") -> Tensor:
     """Check that ``value`` is an integer tensor (bool refused) on the device of ``like``; return it as int64."""
-    dense_tensor(name, value, expected)
-    if value.dtype not in INTEGERS:
-        raise TypeError(message(name, expected, value.dtype))
-    same_device(name, value, like)
-    return value.long()  # the same tensor if it is int64 already
+    tensor = dense_tensor(name, value, expected)
+    if tensor.dtype not in INTEGERS:
+        raise TypeError(message(name, expected, tensor.dtype))
+    same_device(name, tensor, like)
+    return tensor.long()  # the same tensor if it is int64 already
+
+
+def numbers_tensor(name: str, value: Any, like: Tensor) -> Tensor:
+    """Check that ``value`` is a tensor of real numbers (bool refused) on the device of ``like``; detach it."""
+    expected = "a tensor of real numbers"
+    tensor = dense_tensor(name, value, expected)
+    if tensor.dtype not in SCORES - {torch.bool}:
+        raise TypeError(message(name, expected, tensor.dtype))
+    same_device(name, tensor, like)
+    return tensor.detach()
 
 
 def bool_tensor(name: str, value: Any, like: Tensor) -> Tensor:
     """Check that ``value`` is a bool tensor of the shape and on the device of ``like``."""
-    dense_tensor(name, value, "a bool tensor")
-    if value.dtype != torch.bool:
-        raise TypeError(message(name, "a bool tensor", value.dtype))
-    same_shape(name, value, shape(like))
-    same_device(name, value, like)
-    return value
+    tensor = dense_tensor(name, value, "a bool tensor")
+    if tensor.dtype != torch.bool:
+        raise TypeError(message(name, "a bool tensor", tensor.dtype))
+    same_shape(name, tensor, shape(like))
+    same_device(name, tensor, like)
+    return tensor
 
 
 def relevance_tensor(name: str, value: Any, like: Tensor) -> Tensor:
     """Check that ``value`` is bool or integer relevance of the shape and on the device of ``like``."""
     expected = "bool or integer relevance"
-    dense_tensor(name, value, expected)
-    if value.dtype != torch.bool and value.dtype not in INTEGERS:
-        raise TypeError(message(name, expected, value.dtype))
-    same_shape(name, value, shape(like))
-    same_device(name, value, like)
-    return value
+    tensor = dense_tensor(name, value, expected)
+    if tensor.dtype != torch.bool and tensor.dtype not in INTEGERS:
+        raise TypeError(message(name, expected, tensor.dtype))
+    same_shape(name, tensor, shape(like))
+    same_device(name, tensor, like)
+    return tensor
 
 
 def same_shape(name: str, value: Tensor, expected: tuple[int, ...]) -> None:
@@ -154,26 +171,3 @@ def flatten(tensor: Tensor) -> Tensor:
 def flat(tensor: Tensor) -> Tensor:
     """Flatten to one dimension, at no cost where there is just one."""
     return tensor if tensor.ndim == 1 else tensor.reshape(-1)
-
-
-on_host = readable
-
-
-def some(where: Tensor) -> bool:  # noqa: D103
-    return bool(where.any()) if on_host(where) else True
-
-
-def none_beyond(numbers: Tensor, most: int) -> bool:  # noqa: D103
-    return on_host(numbers) and (numbers.numel() == 0 or int(numbers.max()) <= most)
-
-
-def rows_at(where: Tensor) -> Tensor:  # noqa: D103
-    return where.nonzero()[:, 0] if on_host(where) else torch.arange(where.shape[0], device=where.device)
-
-
-def is_one_number(tensor: Tensor) -> bool:  # noqa: D103
-    return tensor.stride() == (0,) and tensor.shape[0] > 0
-
-
-def all_are(tensor: Tensor, number: int) -> bool:  # noqa: D103
-    return is_one_number(tensor) and on_host(tensor) and int(tensor[0]) == number

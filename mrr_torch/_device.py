@@ -1,22 +1,30 @@
-"""Where a tensor lives, and what that allows: reading its values on the host, and float64."""
+"""Where a tensor lives, and what that and its dtype allow: reading values on the host, float64, a lowest value."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+# Device types whose memory the host reads as its own.
+HOST_TYPES = frozenset({"cpu"})
+
 
 def readable(*tensors: Tensor) -> bool:
     """Return True if the values of ``tensors`` can be read on the host at no cost.
 
-    Reading a value of an accelerator synchronises with it, and reading one while `torch.compile` traces breaks the graph.
+    Reading a value of an accelerator synchronises with it; reading one while `torch.compile` traces breaks the graph.
     """
-    return not compiling() and all(tensor.device.type == "cpu" for tensor in tensors)
+    return not compiling() and all(tensor.device.type in HOST_TYPES for tensor in tensors)
 
 
 def compiling() -> bool:
     """Return True while `torch.compile` traces."""
     return torch.compiler.is_compiling()
+
+
+def kind(place: Tensor | torch.device) -> str:
+    """Return the kind of device that a tensor is on, or that a device is: "cpu", "cuda", ..."""
+    return (place.device if isinstance(place, Tensor) else place).type
 
 
 def state_dtype(device: torch.device) -> torch.dtype:
@@ -30,3 +38,8 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     A copy to the host is waited for: an asynchronous one could be read before it has arrived.
     """
     return tensor if tensor.device == device else tensor.to(device, non_blocking=device.type != "cpu")
+
+
+def lowest(dtype: torch.dtype) -> float | int:
+    """Return a value that no score of ``dtype`` is below."""
+    return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.distribution import (
-    Ties,
-    first_step,
-    reciprocals_between,
-    several_relevant,
-    state_dtype,
-    steps_per_rank,
-)
-from mrr_torch.expectation import more_than_sampled, sampled_ranks
-from mrr_torch.protocol import EmptyTargetAction, Protocol, check_top_k, refuse_faults
-from mrr_torch.ranks.base import ABSENT, EMPTY, IGNORED, OUTCOMES, Ranks
-from mrr_torch.ranks.forms import Ranked, rank
+from mrr_torch._device import compiling, readable, state_dtype
+from mrr_torch.ranks import Outcome, Ranks
+from mrr_torch.ranks.batch import Batch, Ranked, rank_batch
+from mrr_torch.reading import refuse_invalid
+from mrr_torch.settings import EmptyTargetAction, Settings, check_top_k
+from mrr_torch.ties import BLOCK, Ties, reciprocals_between, standings, steps_per_rank
 
 
 @torch.no_grad()
@@ -32,10 +26,12 @@ def reciprocal_rank(
     empty_target_action: EmptyTargetAction = "neg",
     ignore_index: int | None = None,
     num_negatives: int | None = None,
+    miss_index: int | None = None,
     indexes: Tensor | None = None,
     candidates: Tensor | None = None,
     exclude: Tensor | None = None,
     mask: Tensor | None = None,
+    relevant: Tensor | None = None,
 ) -> Tensor:
     """Return the reciprocal rank of each query: 1 / rank of its first relevant item, 0 if that is beyond ``top_k``.
 
@@ -49,14 +45,17 @@ def reciprocal_rank(
         empty_target_action: what a query without any relevant item counts, as in `MeanReciprocalRank`.
         ignore_index: target value or label to skip.
         num_negatives: None for the full catalogue, m for sampled mode, as in `MeanReciprocalRank`.
+        miss_index: target value of queries that count 0, as in `MeanReciprocalRank`.
         indexes: query ids of a flat list, ``(T,)``.
-        candidates: ids of the columns, of the shape of ``preds``.
+        candidates: ids of the columns, of the shape of ``preds`` or ``(N,)``.
         exclude: items that never compete: ids ``(..., H)`` or ``(H,)``, or a bool mask of the shape of ``preds``.
-        mask: bool, of the shape of ``preds``; True where a column is real.
+        mask: bool, of the shape of ``preds`` or ``(N,)``; True where a column is real.
+        relevant: ids of the relevant items ``(..., M)``, instead of ``target``, as in `MeanReciprocalRank.update`.
 
     Returns:
         values of the queries' shape, in torch's default dtype: ``(...)``, or one for each distinct id of ``indexes``
-        in the order of the ids. NaN for skipped queries.
+        in the order of the ids. A query of which all columns or items are masked has no relevant item. NaN for skipped
+        queries; under `torch.compile`, where nothing can be raised, for invalid ones too.
 
     Raises:
         TypeError: an argument of the wrong type or dtype.
@@ -65,32 +64,10 @@ def reciprocal_rank(
     >>> reciprocal_rank(torch.tensor([[3.0, 1.0, 2.0], [1.0, 1.0, 0.0]]), torch.tensor([2, 0]))
     tensor([0.5000, 0.7500])
     """
-    protocol = Protocol.check(ties, empty_target_action, ignore_index, num_negatives)
-    cut = check_top_k(top_k)
-    ranked = rank(
-        preds,
-        target,
-        indexes=indexes,
-        candidates=candidates,
-        exclude=exclude,
-        mask=mask,
-        ignore_index=protocol.ignore_index,
-        num_negatives=protocol.num_negatives,
-    )
-    shape, outcome = ranked.ranks.relevant.shape, ranked.ranks.relevant.reshape(-1)
-    value = _expected_reciprocal(ranked, cut, protocol)
-    value = torch.where(outcome == EMPTY, 1.0 if empty_target_action == "pos" else 0.0, value)
-    skipped = (outcome == IGNORED) | (outcome == ABSENT)
-    if empty_target_action == "skip":
-        skipped |= outcome == EMPTY
-    value = torch.where(skipped, torch.nan, value)
-    if not torch.compiler.is_compiling():
-        outcomes = torch.bincount(1 - outcome.clamp(ABSENT, 1), minlength=2 + OUTCOMES)
-        refuse_faults(outcomes.tolist(), empty_target_action)
-        if indexes is not None and outcome.device.type != "cpu":  # the rows that `rank_grouped` could not leave out
-            value = value[: int((indexes.sort().values.diff() != 0).sum()) + 1]
-            shape = value.shape
-    return value.to(torch.get_default_dtype()).reshape(shape)
+    batch = Batch(preds, target, indexes, candidates, exclude, mask, relevant)
+    settings = Settings.check(ties, empty_target_action, ignore_index, num_negatives, miss_index)
+    values, _ = _values(batch, top_k, settings)
+    return values.to(torch.get_default_dtype())
 
 
 def mean_reciprocal_rank(
@@ -102,10 +79,12 @@ def mean_reciprocal_rank(
     empty_target_action: EmptyTargetAction = "neg",
     ignore_index: int | None = None,
     num_negatives: int | None = None,
+    miss_index: int | None = None,
     indexes: Tensor | None = None,
     candidates: Tensor | None = None,
     exclude: Tensor | None = None,
     mask: Tensor | None = None,
+    relevant: Tensor | None = None,
 ) -> Tensor:
     """Return the mean of `reciprocal_rank` over the queries that are not skipped; 0 if there are none.
 
@@ -117,13 +96,15 @@ def mean_reciprocal_rank(
         empty_target_action: what a query without any relevant item counts.
         ignore_index: target value or label to skip.
         num_negatives: None for the full catalogue, m for sampled mode.
+        miss_index: target value of queries that count 0.
         indexes: query ids of a flat list.
         candidates: ids of the columns.
         exclude: items that never compete.
         mask: True where a column is real.
+        relevant: ids of the relevant items.
 
     Returns:
-        a scalar in torch's default dtype.
+        a scalar in torch's default dtype; the mean is taken in float64.
 
     Raises:
         TypeError: an argument of the wrong type or dtype.
@@ -132,56 +113,71 @@ def mean_reciprocal_rank(
     >>> mean_reciprocal_rank(torch.tensor([[3.0, 1.0, 2.0], [1.0, 5.0, 0.0]]), torch.tensor([2, 1]))
     tensor(0.7500)
     """
-    values = reciprocal_rank(
-        preds,
-        target,
-        top_k,
-        ties=ties,
-        empty_target_action=empty_target_action,
-        ignore_index=ignore_index,
-        num_negatives=num_negatives,
-        indexes=indexes,
-        candidates=candidates,
-        exclude=exclude,
-        mask=mask,
+    batch = Batch(preds, target, indexes, candidates, exclude, mask, relevant)
+    settings = Settings.check(ties, empty_target_action, ignore_index, num_negatives, miss_index)
+    values, skipped = _values(batch, top_k, settings)
+    mean = values.masked_fill(skipped, 0.0).sum() / (~skipped).sum().clamp(min=1)
+    return mean.to(torch.get_default_dtype())
+
+
+@torch.no_grad()
+def _values(batch: Batch, top_k: Any, settings: Settings) -> tuple[Tensor, Tensor]:
+    """Return the reciprocal ranks in float64, NaN where a query is skipped or invalid; and the mask of the skipped."""
+    cut = check_top_k(top_k)
+    ranked = rank_batch(
+        batch,
+        ignore_index=settings.ignore_index,
+        miss_index=settings.miss_index,
+        num_negatives=settings.num_negatives,
     )
-    return values.nanmean().nan_to_num(nan=0.0)
+    shape, outcome = ranked.ranks.relevant.shape, ranked.ranks.relevant.reshape(-1)
+    value = _mean_gain(ranked, cut, settings)
+    if settings.empty_target_action == "pos":
+        value = value.masked_fill(outcome == Outcome.EMPTY.value, 1.0)
+    skipped = (outcome == Outcome.IGNORED.value) | (outcome == Outcome.PADDING.value)
+    if settings.empty_target_action == "skip":
+        skipped |= outcome == Outcome.EMPTY.value
+    invalid = (outcome <= Outcome.BAD_TARGET.value) & (outcome != Outcome.PADDING.value)
+    if settings.empty_target_action == "error":
+        invalid |= outcome == Outcome.EMPTY.value
+    value = value.masked_fill(skipped | invalid, torch.nan)
+    if not compiling():
+        _raise(outcome, settings)
+        if batch.indexes is not None and not readable(outcome):  # the padding rows of `rank_grouped`
+            number = int((outcome != Outcome.PADDING.value).sum())
+            value, skipped, shape = value[:number], skipped[:number], torch.Size([number])
+    return value.reshape(shape), skipped.reshape(shape)
 
 
-def _expected_reciprocal(ranked: Ranked, top_k: int | None, protocol: Protocol) -> Tensor:
+def _raise(outcome: Tensor, settings: Settings) -> None:
+    """Raise for invalid values that were marked, and warn of targets without a score."""
+    counts = torch.bincount(-outcome.clamp(max=1) + 1, minlength=2 - min(Outcome)).tolist()
+    refuse_invalid({member: counts[1 - member] for member in Outcome}, settings)
+
+
+def _mean_gain(ranked: Ranked, top_k: int | None, settings: Settings) -> Tensor:
     """Return the reciprocal ranks ``(queries,)`` in float64; 0 where nothing was found."""
-    higher, tied, relevant, candidates = map(_checks.flat, ranked.ranks)
-    ties, found = protocol.ties, relevant > 0
-    dtype, steps = state_dtype(higher.device), steps_per_rank(ties)
-    start = first_step(higher, tied, ties)
-    # The plain division where there is one rank: to the last bit what anyone would compute by hand. A realistic rank
-    # half a step above the cut-off is beyond it.
+    found = _checks.flat(ranked.ranks.relevant) > 0
+    dtype, steps = state_dtype(found.device), steps_per_rank(settings.ties)
+    last = top_k
+    if last is None and ranked.last is None and found.numel() and not (readable(found) or compiling()):
+        last = int((ranked.ranks.higher + ranked.ranks.tied).max()) + 1
+    stand = standings(ranked, settings.ties, settings.num_negatives, edge=BLOCK, last=last)
+    # A realistic rank half a step above the cut-off is beyond it.
     limit = None if top_k is None else (top_k - 1) * steps + 1
-    value = 1 / (1 + start.to(dtype) / steps)
+    at_step = found if stand.at_step is None else found & stand.at_step
     if limit is not None:
-        value = torch.where(start < limit, value, 0.0)
-    rows = _checks.rows_at(tied > 0) if ties == "expected" else None
-    if rows is not None and rows.numel():  # of one relevant item; several are seen to below
-        first, length = start[rows], tied[rows] + 1
-        stop = first + length
+        at_step = at_step & (stand.step < limit)
+    # The plain division where there is one rank: to the last bit what anyone would compute by hand.
+    value = torch.where(at_step, 1 / (1 + stand.step.to(dtype) / steps), 0.0)
+    if stand.even is not None:
+        rows, start, stop, share = stand.even
         if limit is not None:
-            first, stop = first.clamp(max=limit), stop.clamp(max=limit)
-        value[rows] = torch.where(length > 1, reciprocals_between(first, stop) / length, value[rows])
-    blocks: list[tuple[Tensor, Iterable[tuple[Tensor, Tensor, Tensor]]]] = []
-    if ties == "expected" and not ranked.single:
-        several = (relevant > 1) & (tied > 0)
-        last = ranked.last if top_k is None or ranked.last is None else min(top_k, ranked.last)
-        if last is None and higher.numel() and not _checks.on_host(several):
-            last = int((higher + tied).max()) + 1
-        unevenly = several_relevant(higher, tied, relevant, several, last)
-        blocks.append((several, ((rows, rank, chance) for rows, _, rank, chance in unevenly)))
-    sampled = more_than_sampled(found, candidates, protocol.num_negatives, ranked.last)
-    if sampled is not None:
-        negatives = protocol.num_negatives or 0
-        blocks.append((sampled, sampled_ranks(higher, tied, candidates, sampled, negatives, ties)))
-    for where, parts in blocks:
-        value = torch.where(where, 0.0, value)
-        for rows, places, chance in parts:
-            counted = chance if top_k is None else chance * (places <= top_k)
-            value[rows] += torch.where(where[rows], (counted / places).sum(1), 0.0)
-    return torch.where(found, value, 0.0)
+            start, stop = start.clamp(max=limit), stop.clamp(max=limit)
+        value[rows] += torch.where(share > 0, reciprocals_between(start, stop) * share, 0.0)
+    for block in stand.blocks:
+        counted = block.probabilities if top_k is None else block.probabilities * (block.ranks <= top_k)
+        value[block.rows] += (counted / block.ranks).sum(1)
+        if block.rest is not None:  # nothing can be read, and nothing said of what lies beyond
+            value[block.rows] = value[block.rows].masked_fill(block.rest > 0, torch.nan)
+    return value

@@ -10,86 +10,140 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torchmetrics.utilities import rank_zero_warn
 
 from mrr_torch import _checks
-from mrr_torch.ranks.base import ABSENT, BAD_IDS, IGNORED, Ranks, RanksOfSeveral
+from mrr_torch._device import state_dtype, to_device
+from mrr_torch.ranks import Outcome, Ranks, with_several
+from mrr_torch.ranks.batch import Ranked
+from mrr_torch.reading import Reading
+from mrr_torch.state import Extras, RankHistogram, check_extras
 
-FIELDS = len(Ranks._fields)
-UNSEEN = torch.iinfo(torch.int32).min
+INT32 = torch.iinfo(torch.int32)
+UNSEEN = INT32.min
+# Numbers of candidates are kept below this number; it is added for queries with several relevant items.
+SEVERAL = 2**30
 
 
-class Seen(NamedTuple):
-    """A table, read.
+class QueryTable(NamedTuple):
+    """The layout of the table: counts as in `Ranks`, and the cohort if there are any; weights in a table of their own.
 
     Attributes:
-        ranks: of all queries, in the order of their ids; skipped where unseen.
-        seen: ``(num_queries,)`` bool.
-        differing: ``(num_queries,)`` bool; seen more than once, with different counts.
+        histogram: of the queries, once each has its final ranks.
+        num_queries: the queries have the ids 0 .. num_queries-1. One more column takes what belongs to no query.
     """
 
-    ranks: Ranks
-    seen: Tensor
-    differing: Tensor
+    histogram: RankHistogram
+    num_queries: int
+
+    @property
+    def name(self) -> str:
+        """Name of the state."""
+        return f"queries_of_{self.histogram.settings.state_name}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the states."""
+        return (self.name, f"weights_of_{self.name}") if self.histogram.weighted else (self.name,)
+
+    def empty(self, device: torch.device) -> dict[str, tuple[Tensor, str]]:
+        """Return the states of no query, by name, and how each is reduced over processes."""
+        rows = 2 * (len(Ranks._fields) + bool(self.histogram.cohorts))
+        table = torch.full((rows, self.num_queries + 1), UNSEEN, dtype=torch.int32, device=device)
+        states = {self.name: (table, "max")}
+        if self.histogram.weighted:
+            shape = (2, self.num_queries + 1)
+            weights = torch.full(shape, -torch.inf, dtype=state_dtype(device), device=device)
+            states[self.names[1]] = (weights, "max")
+        return states
+
+    def check(self, extras: Extras, ranks: Ranks) -> tuple[Extras, Ranks]:
+        """Check ``query_ids``; where ids out of range cannot be read they are marked when they are entered."""
+        if extras.query_ids is None:
+            expected = "the ids of the queries, with num_queries"
+            raise ValueError(_checks.message("query_ids", expected, "NoneType"))
+        ids = _checks.integer_tensor("query_ids", extras.query_ids, ranks.higher)
+        _checks.same_shape("query_ids", ids, _checks.shape(ranks.higher))
+        outside = (ids < 0) | (ids >= self.num_queries)
+        expected = f"ids in 0..{self.num_queries - 1} (num_queries={self.num_queries})"
+        _checks.refuse(outside, "query_ids", expected, lambda: int(ids[outside][0]))
+        return check_extras(extras._replace(query_ids=ids), ranks, self.histogram.settings)
+
+    def add(self, states: dict[str, Tensor], ranked: Ranked, extras: Extras) -> dict[str, Tensor]:
+        """Enter a batch without synchronising; skipped queries are not entered. The table is changed in place."""
+        table, *rest = (_writable(state) for state in states.values())
+        assert extras.query_ids is not None
+        ranks, ids = Ranks(*map(_checks.flat, ranked.ranks)), _checks.flat(extras.query_ids)
+        outside = (ids < 0) | (ids >= self.num_queries)
+        relevant = ranks.relevant.masked_fill(ranks.relevant == Outcome.PADDING.value, Outcome.IGNORED.value)
+        skipped = relevant == Outcome.IGNORED.value
+        relevant = relevant.masked_fill(outside & ~skipped, Outcome.BAD_IDS.value)
+        candidates = ranks.num_candidates.clamp(max=SEVERAL - 1) + SEVERAL * ranks.several
+        fields = [ranks.higher, ranks.tied, relevant, candidates]
+        if extras.cohort is not None:
+            fields.append(_checks.flat(extras.cohort))
+        values = torch.stack(fields).clamp(max=INT32.max).int()
+        column = torch.where(outside | skipped, self.num_queries, ids)
+        _enter(table, values, column)
+        if extras.weights is not None:
+            _enter(rest[0], _checks.flat(extras.weights).to(rest[0].dtype)[None], column)
+        return dict(zip(states, (table, *rest), strict=True))
+
+    def read_alone(self, ranked: Ranked, extras: Extras) -> Reading:
+        """Read the states of one batch alone; that others have not been seen goes without saying."""
+        states = {name: state for name, (state, _) in self.empty(ranked.ranks.higher.device).items()}
+        return self.read(self.add(states, ranked, extras), complete=False)
+
+    def read(self, states: dict[str, Tensor], *, complete: bool = True) -> Reading:
+        """Read the table. A query that was seen with different counts counts as the worst of them together.
+
+        That is: the most items above and tied, the fewest relevant ones (a miss or an error before any), and the fewest
+        candidates that hold them; the largest cohort and weight.
+
+        Args:
+            states: by name.
+            complete: warn of queries that have not been seen.
+        """
+        cpu = torch.device("cpu")
+        table, *rest = (to_device(state.detach(), cpu) for state in states.values())
+        height = table.shape[0] // 2
+        most, least = table[:height].long(), -table[height:].long()
+        seen = table[0] != UNSEEN
+        seen[-1] = False
+        differing = int((seen & (most != least).any(0)).sum())
+        higher, tied = most[0].clamp(min=0), most[1].clamp(min=0)
+        relevant = torch.where(seen, least[2], Outcome.IGNORED.value)
+        # The last column holds skipped queries, which do not count, and invalid ids.
+        invalid = table[height + 2, -1] == -Outcome.BAD_IDS.value
+        relevant[-1] = torch.where(invalid, Outcome.BAD_IDS.value, Outcome.IGNORED.value)
+        fewest = least[3] % SEVERAL
+        candidates = torch.where(fewest > 0, torch.maximum(fewest, higher + tied + 1), 0)
+        candidates = with_several(candidates, most[3] >= SEVERAL)
+        ranks = Ranks(higher * seen, tied * seen, relevant, candidates * seen)
+        missing = self.num_queries - int(seen.sum())
+        if missing and complete:
+            seen_of = f"Only {self.num_queries - missing:,} of {self.num_queries:,} queries have been seen"
+            rank_zero_warn(f"{seen_of}; the others do not count.")
+        if differing:
+            were = "was" if differing == 1 else "were"
+            rank_zero_warn(f"{_checks.queries(differing)} {were} seen with different ranks; the worse ones count.")
+        # Each query once, in the order of the ids: on any processes the same sums to the last bit.
+        entered = relevant != Outcome.IGNORED.value
+        extras = Extras(
+            cohort=most[4][entered] if self.histogram.cohorts else None,
+            weights=rest[0][0][entered] if rest else None,
+        )
+        empty = {name: state for name, (state, _) in self.histogram.empty(cpu).items()}
+        counted = self.histogram.add(empty, Ranked(Ranks(*(field[entered] for field in ranks))), extras)
+        reading = self.histogram.read(counted)
+        return reading._replace(ranks=Ranks(*(field[:-1] for field in ranks)))
 
 
-def empty_table(num_queries: int, device: torch.device) -> Tensor:
-    """Return a table of which nothing is filled in; its last column takes what belongs to no query."""
-    return torch.full((2 * FIELDS, num_queries + 1), UNSEEN, dtype=torch.int32, device=device)
-
-
-def enter(table: Tensor, ranks: Ranks, query_ids: Tensor) -> None:
-    """Enter a batch into the table, in place and without waiting for its device.
-
-    Args:
-        table: from `empty_table`.
-        ranks: of shape ``(...)``, on the device of the table.
-        query_ids: ``(...)`` int64, checked; ids out of range are marked, skipped queries are not entered.
-    """
-    fields, ids = [_checks.flat(field) for field in ranks], _checks.flat(query_ids)
-    spill = table.shape[1] - 1
-    higher, tied, relevant, candidates = fields
-    absent = relevant == ABSENT
-    outside = (ids < 0) | (ids >= spill)
-    relevant = torch.where(absent, IGNORED, torch.where(outside, BAD_IDS, relevant))
-    if isinstance(ranks, RanksOfSeveral):
-        candidates = torch.zeros_like(candidates)  # of these nothing is told of chance, as if they were not known
-    values = torch.stack([higher, tied, relevant, candidates]).clamp(max=torch.iinfo(torch.int32).max).int()
-    place = torch.where(outside | (relevant == IGNORED), spill, ids)
+def _enter(table: Tensor, values: Tensor, column: Tensor) -> None:
     both = torch.cat([values, -values])
-    table.scatter_reduce_(1, place.expand_as(both), both, "amax")
+    table.scatter_reduce_(1, column.expand_as(both), both, "amax")
 
 
-def check_query_ids(query_ids: Tensor | None, ranks: Ranks, num_queries: int | None) -> Tensor | None:
-    """Check ``query_ids``, which are asked for with ``num_queries`` and make no sense without."""
-    if (query_ids is None) != (num_queries is None):
-        expected = "None without num_queries" if num_queries is None else "the ids of the queries, with num_queries"
-        raise ValueError(_checks.message("query_ids", expected, type(query_ids).__name__))
-    if query_ids is None or num_queries is None:
-        return None
-    ids = _checks.integer_tensor("query_ids", query_ids, ranks.higher)
-    _checks.same_shape("query_ids", ids, _checks.shape(ranks.higher))
-    if _checks.on_host(ids) and ids.numel():
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= num_queries:
-            expected = f"ids in 0..{num_queries - 1} (num_queries={num_queries})"
-            raise ValueError(_checks.message("query_ids", expected, low if low < 0 else high))
-    return ids
-
-
-def read_table(table: Tensor) -> Seen:
-    """Read a table. Where a query was seen with different counts, it counts as the worst of them together.
-
-    That is: the most items above and tied, the fewest relevant ones (a miss or a fault before any), and the fewest
-    candidates that hold them.
-    """
-    most, least = table[:FIELDS].long(), -table[FIELDS:].long()
-    seen = table[0] != UNSEEN
-    seen[-1] = False
-    higher, tied = most[:2].clamp(min=0)
-    relevant = torch.where(seen, least[2], IGNORED)
-    candidates = torch.where(least[3] > 0, torch.maximum(least[3], higher + tied + 1), 0)
-    # The last column holds skipped queries, which do not count, and ids that are none, which are faults.
-    relevant[-1] = torch.where(table[FIELDS + 2, -1] == -BAD_IDS, BAD_IDS, IGNORED)
-    differing = seen & (most != least).any(0)
-    ranks = Ranks(higher, tied, relevant, torch.where(seen, candidates, 0))
-    return Seen(ranks, seen[:-1], differing[:-1])
+def _writable(table: Tensor) -> Tensor:
+    """Return the table itself, or a copy of one made in inference mode (by a reset, say), not to be changed outside."""
+    return table.clone() if table.is_inference() and not torch.is_inference_mode_enabled() else table

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torchmetrics.utilities import rank_zero_warn
 
 from mrr_torch import _checks
-from mrr_torch.describe import Told, line
-from mrr_torch.distribution import BINS, Ties
-from mrr_torch.expectation import full_catalogue_gain
+from mrr_torch._device import to_device
+from mrr_torch._torchmetrics import SummedStateMetric
 from mrr_torch.intervals import Moments, normal_interval
-from mrr_torch.lifecycle import SummedStateMetric
-from mrr_torch.protocol import (
+from mrr_torch.query_table import QueryTable
+from mrr_torch.ranks import Ranks
+from mrr_torch.ranks.batch import Batch, Ranked, rank_batch
+from mrr_torch.reading import Reading, refuse_empty
+from mrr_torch.report import Value, line
+from mrr_torch.sampling.estimate import full_catalogue_gain
+from mrr_torch.settings import (
     EmptyTargetAction,
-    Protocol,
+    Settings,
     check_catalogue_size,
     check_confidence,
-    check_top_k,
-    refuse_empty,
+    check_cuts,
+    refuse_other_names,
 )
-from mrr_torch.query_table import Seen, check_query_ids, empty_table, enter, read_table
-from mrr_torch.ranks.base import IGNORED, Ranks
-from mrr_torch.ranks.forms import Ranked, rank
-from mrr_torch.summary import Reading, Summary
+from mrr_torch.state import BINS, Extras, RankHistogram
+from mrr_torch.ties import Ties
 
 
 class RankMetric(SummedStateMetric):
     """The mean of a gain over the ranks of all queries, accumulated on the device in constant memory.
 
     Metrics with the same settings but different gains and cut-offs share their state: a `MetricCollection` of them
-    ranks each batch once.
+    ranks each batch once. A metric of one's own is a subclass with a ``key`` and a ``gain``.
 
     Args:
         top_k: the cut-off: a query whose rank is beyond it counts 0. A positive int gives a scalar; a sequence gives a
-            dict, one entry for each; None, where the metric knows a value without cut-off (MRR), is none.
+            dict, one entry for each; None: no cut-off (`MeanReciprocalRank` only).
         ties: where the relevant item stands among items of the same score. ``"expected"``: the mean over all orders of
             the tied items (McSherry and Najork, 2008), so that the order of columns never matters; ``"optimistic"``
             before and ``"pessimistic"`` after all of them; ``"realistic"``: the gain at the mean of these two ranks.
@@ -49,10 +49,12 @@ class RankMetric(SummedStateMetric):
             values run far higher and need not keep the order of models (Krichene and Rendle, KDD 2020). From exactly m
             competitors the observed rank is taken; from more (full scores, or `Ranks` of a catalogue) the exact
             expectation over all draws of m of them: no sampling noise, no seed.
+        miss_index: queries with this target count 0 and stay in the mean: their item is not in the catalogue.
         confidence: e.g. 0.95; adds ``..._low`` and ``..._high`` to the result, which is a dict then. The interval is
             for the mean over the population that the queries were drawn from: normal, from the spread of the queries'
             values (for the hit rate Wilson's). It is too narrow for few queries (below about 100), or few hits, or
-            queries that are not independent (several of one user); a spread tie makes it a little too wide.
+            queries that are not independent (several of one user, or one that was counted several times); a spread tie
+            makes it a little too wide.
         catalogue_size: with ``num_negatives``, candidates in the full catalogue; adds ``..._full_estimate``: an
             estimate of the full-catalogue value from the sampled ranks (`full_catalogue_gain`), with a bias towards
             its prior, never the value itself.
@@ -60,10 +62,20 @@ class RankMetric(SummedStateMetric):
             whichever process ``update`` sees it (``query_ids``): padded samplers, resumed runs. A query that is seen
             with different counts counts as the worst of them together, and a warning tells how many. It costs 32 bytes
             a query.
+        cohorts: names of cohorts of queries, or their number: the result has a value for each beside the overall one
+            (``"mrr@10"``, ``"mrr@10/new"``, ...). ``update`` takes ``cohort``. The state is 1 + cohorts times as large.
+        weighted: the mean is weighted; ``update`` takes ``weights``.
         kwargs: of `torchmetrics.Metric`.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or value.
+
+    >>> class TopHeavy(RankMetric):
+    ...     key = "top_heavy"
+    ...     def gain(self, ranks):
+    ...         return 1 / ranks**2
+    >>> TopHeavy(top_k=10)(torch.tensor([[0.1, 0.9, 0.5]]), torch.tensor([2]))
+    tensor(0.2500)
     """
 
     is_differentiable = False
@@ -73,7 +85,7 @@ class RankMetric(SummedStateMetric):
     plot_upper_bound: float | None = 1.0
 
     key: ClassVar[str]
-    needs_cut_off: ClassVar[bool] = True
+    separator = "@"  # between the key and the cut-off
 
     def __init__(
         self,
@@ -83,33 +95,34 @@ class RankMetric(SummedStateMetric):
         empty_target_action: EmptyTargetAction = "neg",
         ignore_index: int | None = None,
         num_negatives: int | None = None,
+        miss_index: int | None = None,
         confidence: float | None = None,
         catalogue_size: int | None = None,
         num_queries: int | None = None,
+        cohorts: int | Sequence[str] | None = None,
+        weighted: bool = False,
         **kwargs: Any,
     ) -> None:
+        refuse_other_names(kwargs)
         super().__init__(**kwargs)
         self.top_k = top_k
         self.confidence = check_confidence(confidence)
         self.catalogue_size = check_catalogue_size(catalogue_size, num_negatives)
-        self.protocol = Protocol.check(ties, empty_target_action, ignore_index, num_negatives)
-        self._cuts = self._check_cuts(top_k)
-        # Cut-offs beyond the usual number of ranks get a longer state (of another shape, so never shared by mistake).
-        bins = max([BINS, *(k for k in self._cuts if k is not None), (num_negatives or 0) + 1])
-        self._summary = Summary(self.protocol, bins)
-        self._full_gains = {}
-        if self.catalogue_size is not None and self.protocol.num_negatives is not None:
-            size, negatives = self.catalogue_size, self.protocol.num_negatives
-            self._full_gains = {k: full_catalogue_gain(self.gain, size, negatives, k) for k in self._cuts}
-        device = torch.get_default_device()
+        self.settings = Settings.check(
+            ties, empty_target_action, ignore_index, num_negatives, miss_index, cohorts, weighted
+        )
         self.num_queries = None if num_queries is None else _checks.positive_int("num_queries", num_queries)
-        if self.num_queries is not None:
-            self._table_name = f"queries_of_{self.protocol.state_name}"
-            self.add_state(self._table_name, empty_table(self.num_queries, device), dist_reduce_fx="max")
-            return
-        summed, candidates = self._summary.empty(device)
-        self.add_state(self.protocol.state_name, summed, dist_reduce_fx="sum")
-        self.add_state(self.protocol.candidates_name, candidates, dist_reduce_fx="max")
+        self._cuts = self._check_cuts(top_k)
+        # Cut-offs beyond the usual number of bins get a longer state (of another shape, so never shared by mistake).
+        bins = max([BINS, *(k for k in self._cuts if k is not None), (num_negatives or 0) + 1])
+        histogram = RankHistogram(self.settings, bins)
+        self._store = histogram if self.num_queries is None else QueryTable(histogram, self.num_queries)
+        self._full_gains = {}
+        if self.catalogue_size is not None and num_negatives is not None:
+            size = self.catalogue_size
+            self._full_gains = {k: full_catalogue_gain(self.gain, size, num_negatives, k) for k in self._cuts}
+        for name, (state, reduction) in self._store.empty(torch.get_default_device()).items():
+            self.add_state(name, state, dist_reduce_fx=reduction)
 
     def gain(self, ranks: Tensor) -> Tensor:
         """Return what a query counts whose relevant item stands at each of ``ranks`` (float64, from 1)."""
@@ -124,9 +137,12 @@ class RankMetric(SummedStateMetric):
         candidates: Tensor | None = None,
         exclude: Tensor | None = None,
         mask: Tensor | None = None,
+        relevant: Tensor | None = None,
         query_ids: Tensor | None = None,
+        cohort: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> None:
-        """Add a batch of queries. Bad input is refused and leaves the metric as it was; a device is never waited for.
+        """Add a batch of queries. Bad input is refused and leaves the metric as it was; no device is synchronised.
 
         Args:
             preds: scores ``(..., N)`` of any real dtype, higher is better; ``(T,)`` with ``indexes``; or a `Ranks`.
@@ -134,57 +150,58 @@ class RankMetric(SummedStateMetric):
                 is relevant. In sampled mode it may be left out where there are exactly 1 + ``num_negatives`` columns:
                 the target is column 0.
             indexes: ``(T,)``; integer id of each item's query, for ragged lists. A query's items come in one call.
-            candidates: ``(..., N)``; integer id of each column, if not its number. Columns with the target's id never
-                compete, repeats compete once, negative ids are padding.
+            candidates: ``(..., N)``, or ``(N,)`` for all queries; integer id of each column, if not its number. Columns
+                with the target's id never compete, repeats compete once, negative ids are padding.
             exclude: what never competes, but for the target: ids ``(..., H)`` padded with negative ids, ids ``(H,)``
                 for all queries, or a bool mask of the shape of ``preds``. Ids are columns, or those in ``candidates``.
-            mask: bool, of the shape of ``preds``; True where a column is real, for padded lists.
+            mask: bool, of the shape of ``preds`` or ``(N,)``; True where a column is real, for padded lists.
+            relevant: ``(..., M)``; integer ids of several relevant items, padded with negative ids, instead of
+                ``target``: the best-scored counts, the others do not compete. Ids are columns, or those in
+                ``candidates``.
             query_ids: ``(...)``; integer ids of the queries, with ``num_queries`` and only then (not with ``indexes``).
+            cohort: ``(...)``; integer cohort of each query, 0..cohorts-1, with ``cohorts`` and only then. With
+                ``indexes`` for each query in the order of the ids.
+            weights: ``(...)``; finite weight >= 0 of each query, any real dtype, with ``weighted`` and only then. With
+                ``indexes`` for each query in the order of the ids.
 
         Raises:
             TypeError: an argument of the wrong type or dtype.
             ValueError: a wrong shape or device; on a CPU also a wrong value. On an accelerator these are counted and
                 raised by ``compute``.
         """
-        ranked = rank(
-            preds,
-            target,
-            indexes=indexes,
-            candidates=candidates,
-            exclude=exclude,
-            mask=mask,
-            ignore_index=self.protocol.ignore_index,
-            num_negatives=self.protocol.num_negatives,
-        )
-        refuse_empty(ranked.ranks, self.protocol.empty_target_action)
-        if self.num_queries is not None and indexes is not None:
-            raise ValueError(_checks.message("indexes", "None with num_queries", type(indexes).__name__))
-        ids = check_query_ids(query_ids, ranked.ranks, self.num_queries)
-        ranks, device = ranked.ranks, getattr(self, next(iter(self._defaults))).device
-        if ranks.higher.device != device:
-            if not isinstance(preds, Ranks):  # a few numbers are moved, scores are not
-                raise ValueError(_checks.message("preds", f"a tensor on {device}, as the metric", preds.device))
-            ranks = type(ranks)(*(field.to(device, non_blocking=True) for field in ranks))
-        if ids is not None:
-            table = getattr(self, self._table_name)
-            if table.is_inference() and not torch.is_inference_mode_enabled():
-                table = table.clone()  # made in inference mode (a reset, say), and not to be changed outside
-                setattr(self, self._table_name, table)
-            enter(table, ranks, ids.to(device, non_blocking=True))
-            return
-        # Not in place: others may hold the state, a collection or a checkpoint.
-        summed, candidates = (getattr(self, name) for name in self._names)
-        states = self._summary.add(summed, candidates, ranked._replace(ranks=ranks))
-        for name, state in zip(self._names, states, strict=True):
+        batch = Batch(preds, target, indexes, candidates, exclude, mask, relevant)
+        ranked, extras = self._rank(batch, Extras(query_ids, cohort, weights))
+        states = {name: getattr(self, name) for name in self._store.names}
+        for name, state in self._store.add(states, ranked, extras).items():
             setattr(self, name, state)
 
-    def describe(self) -> str:
-        """Return one line with the values, their intervals, what chance gives, and how they were computed.
+    def _rank(self, batch: Batch, extras: Extras) -> tuple[Ranked, Extras]:
+        """Check and rank a batch; move what is known of it to the device of the state."""
+        ranked = rank_batch(
+            batch,
+            ignore_index=self.settings.ignore_index,
+            miss_index=self.settings.miss_index,
+            num_negatives=self.settings.num_negatives,
+        )
+        refuse_empty(ranked.ranks, self.settings.empty_target_action)
+        if self.num_queries is not None and batch.indexes is not None:
+            raise ValueError(_checks.message("indexes", "None with num_queries", type(batch.indexes).__name__))
+        extras, ranks = self._store.check(extras, ranked.ranks)
+        device = getattr(self, self._store.names[0]).device
+        if ranks.higher.device != device:
+            if not isinstance(batch.preds, (Ranks, Ranked)):  # a few numbers are moved, scores are not
+                raise ValueError(_checks.message("preds", f"a tensor on {device}, as the metric", batch.preds.device))
+            ranks = Ranks(*(to_device(field, device) for field in ranks))
+            extras = Extras(*(None if value is None else to_device(value, device) for value in extras))
+        return ranked._replace(ranks=ranks), extras
 
-        An MRR can only be compared with one computed the same way, so paste the line with the value. It is synchronised
-        across processes like ``compute``: all of them have to call it. Intervals are 95 % unless ``confidence`` says
-        otherwise; chance is the value of a scorer of random numbers on the same queries, and left out where it is not
-        known (retrieved lists, queries with several relevant items).
+    def describe(self) -> str:
+        """Return one line with the values, their intervals, the chance level, and how they were computed.
+
+        An MRR can only be compared with one computed the same way, so paste the line with the value. After ``compute``
+        on all processes it is local, until the next update; before, all processes have to call it, as with ``compute``.
+        Intervals are 95 % unless ``confidence`` says otherwise. The chance level is the expected value of a random
+        ranking on the same queries; it is left out where it is not known (retrieved lists, several relevant items).
 
         >>> from mrr_torch import MeanReciprocalRank
         >>> metric = MeanReciprocalRank(10)
@@ -193,14 +210,15 @@ class RankMetric(SummedStateMetric):
         'mrr@10 1.0000 (95% 1.0000 to 1.0000, chance 0.0146); 200 queries; all of 200 candidates; ties: expected'
         """
         confidence = 0.95 if self.confidence is None else self.confidence
-        with self._synchronised():
-            reading = self._read()
-            told = []
+        lines = []
+        for suffix, reading in self._of_cohorts(self._reading()):
+            values = []
             for k in self._cuts:
-                moments = reading.moments(self.gain, k)
+                moments = self._moments(reading, k)
                 ends = self.interval(moments, confidence)
-                told.append(Told(self._name(k), moments, *ends, reading.by_chance(self.gain, k)))
-            return line(told, self.protocol, reading.outcomes, reading.candidates, confidence)
+                values.append(Value(self._name(k) + suffix, moments, *ends, reading.by_chance(self.gain, k)))
+            lines.append(line(values, reading, confidence))
+        return "\n".join(lines)
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Plot one value, a sequence of values, or dicts of them, as every torchmetrics metric does.
@@ -229,16 +247,19 @@ class RankMetric(SummedStateMetric):
             (``"mrr@5"``, ``"mrr@10"``, ...) or if intervals or estimates are asked for.
 
         Raises:
-            ValueError: bad values that ``update`` could not see without waiting for the device.
+            ValueError: bad values that ``update`` could not read without synchronising with the device.
         """
-        reading = self._read()
+        return self._result_of(self._read())
+
+    def _result_of(self, reading: Reading) -> Tensor | dict[str, Tensor]:
         values: dict[str, float] = {}
-        for k in self._cuts:
-            values |= self._read_outs(self._name(k), reading.moments(self.gain, k), self.interval)
-            if k in self._full_gains:
-                # Whatever is estimated, the values of single queries are neither shares nor within 0..1.
-                estimated = reading.moments_of(self._full_gains[k])
-                values |= self._read_outs(f"{self._name(k)}_full_estimate", estimated, normal_interval)
+        for suffix, part in self._of_cohorts(reading):
+            for k in self._cuts:
+                values |= self._read_outs(self._name(k) + suffix, self._moments(part, k), self.interval)
+                if k in self._full_gains:
+                    # Whatever is estimated, the values of single queries are neither shares nor within 0..1.
+                    estimated = part.moments_of(self._full_gains[k])
+                    values |= self._read_outs(f"{self._name(k)}_full_estimate{suffix}", estimated, normal_interval)
         results = {
             name: torch.tensor(value, dtype=torch.get_default_dtype(), device=self.device)
             for name, value in values.items()
@@ -246,50 +267,37 @@ class RankMetric(SummedStateMetric):
         several = isinstance(self.top_k, Sequence) or len(results) > 1
         return results if several else results[self._name(self._cuts[0])]
 
-    @property
-    def _names(self) -> tuple[str, str]:
-        return self.protocol.state_name, self.protocol.candidates_name
+    def __repr__(self) -> str:
+        """Return the class and its settings."""
+        given = [] if self.top_k is None else [f"top_k={self.top_k!r}"]
+        given += [self.settings.arguments()] if self.settings != Settings() else []
+        others = ("confidence", "catalogue_size", "num_queries")
+        given += [f"{name}={getattr(self, name)!r}" for name in others if getattr(self, name) is not None]
+        return f"{type(self).__name__}({', '.join(given)})"
 
     def _read(self) -> Reading:
-        """Read all that is known of the queries; raise for faults that ``update`` could not see."""
-        if self.num_queries is None:
-            return self._summary.read(*(getattr(self, name) for name in self._names))
-        # The same sums, of each query once, in the order of the ids: on any processes the same to the last bit.
-        ranks = self._read_table().ranks
-        entered = ranks.relevant != IGNORED
-        ranked = Ranked(Ranks(*(field[entered] for field in ranks)))
-        return self._summary.read(*self._summary.add(*self._summary.empty(torch.device("cpu")), ranked))
+        """Read the states as they are; raise for invalid values that ``update`` could not read."""
+        return self._store.read(
+            {name: getattr(self, name) for name in self._store.names}, complete=not self.batch_alone
+        )
 
-    def _read_table(self) -> Seen:
-        table = read_table(getattr(self, self._table_name).cpu())
-        missing, differing = int((~table.seen).sum()), int(table.differing.sum())
-        if missing and not self.batch_alone:
-            seen = len(table.seen) - missing
-            rank_zero_warn(f"Only {seen:,} of {len(table.seen):,} queries have been seen; the others do not count.")
-        if differing:
-            rank_zero_warn(f"{differing:,} queries were seen with different ranks; the worse ones count.")
-        return table
+    def _reading(self) -> Reading:
+        with self._synchronised():
+            return self._read()
 
-    @contextmanager
-    def _synchronised(self) -> Iterator[None]:
-        """Hold the states of all processes together, as ``compute`` does."""
-        if self._is_synced:
-            yield
-            return
-        with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync):
-            yield
+    def _of_cohorts(self, reading: Reading) -> list[tuple[str, Reading]]:
+        """Return the reading of all queries and of each cohort, each with the suffix of its names."""
+        cohorts = zip(self.settings.cohorts, reading.cohorts, strict=True)
+        return [("", reading), *((f"/{name}", part) for name, part in cohorts)]
+
+    def _moments(self, reading: Reading, k: int | None) -> Moments:
+        return reading.moments(self.gain, k, tail=k is None)
 
     def _check_cuts(self, top_k: Any) -> list[int | None]:
-        several = isinstance(top_k, Sequence) and not isinstance(top_k, str)
-        cuts = [check_top_k(k) for k in (top_k if several else [top_k])]
-        if self.needs_cut_off and None in cuts:
-            raise ValueError(_checks.message("top_k", "a positive int or a sequence of them", top_k))
-        if not cuts or len(set(cuts)) != len(cuts):
-            raise ValueError(_checks.message("top_k", "one or more different cut-offs", list(top_k)))
-        return cuts
+        return check_cuts(top_k, needs_cut_off=True)
 
     def _name(self, k: int | None) -> str:
-        return self.key if k is None else f"{self.key}@{k}"
+        return self.key if k is None else f"{self.key}{self.separator}{k}"
 
     def _read_outs(
         self, name: str, moments: Moments, interval: Callable[[Moments, float], tuple[float, float]]

@@ -4,6 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from accelerator import Accelerator
+from processes import Pool
+
+
+@pytest.fixture(scope="session")
+def run_processes() -> Iterator[Pool]:
+    """Run a function in several processes, which are started when a test first asks for them and then kept."""
+    pool = Pool()
+    yield pool
+    pool.close()
 
 
 @pytest.fixture
@@ -13,3 +23,10 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """Let ``cuda:0`` exist, and refuse whatever would synchronise with it."""
+    with Accelerator() as accelerator:
+        yield accelerator

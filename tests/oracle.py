@@ -10,13 +10,16 @@ from fractions import Fraction
 from itertools import combinations
 from math import isnan, log2
 
-Standing = dict[Fraction, Fraction] | str
+Standing = dict[Fraction, Fraction] | str | int
+COUNT = "count"  # in place of a tie rule: the number of relevant items instead of a standing
 EMPTY, NOT_RETRIEVED, NAN, SKIPPED = "no relevant item", "not retrieved", "score is NaN", "skipped"
 
 
 def standing(items: Sequence[tuple[float, bool]], ties: str) -> Standing:
     """Rank the first relevant one among ``(score, is relevant)`` items that take part."""
     relevant = [score for score, is_relevant in items if is_relevant]
+    if ties == COUNT:
+        return len(relevant)
     if not relevant:
         return EMPTY
     if all(isnan(score) for score in relevant):
@@ -87,9 +90,8 @@ def by_group(
 ) -> list[Standing]:
     """Rank the first relevant item of each query of a flat list, the queries in the order of their ids.
 
-    Items that are masked or ignored are not there; a query of which nothing is there is none.
+    Items that are masked or ignored are not there; a query of which nothing is there has no relevant item.
     """
-    there = [(mask is None or mask[i]) and labels[i] != ignore_index for i in range(len(scores))]
 
     def part(values: Sequence | None, query: int) -> list | None:
         return None if values is None else [v for v, index in zip(values, indexes, strict=True) if index == query]
@@ -103,16 +105,45 @@ def by_group(
             ignore_index=ignore_index,
             exclude_mask=part(exclude_mask, query),
         )
-        for query in sorted({index for index, present in zip(indexes, there, strict=True) if present})
+        for query in sorted(set(indexes))
     ]
 
 
-def by_retrieval(retrieved: Sequence[Hashable], relevant: Collection[Hashable]) -> Standing:
-    """Rank the first relevant id of a list by its position as displayed."""
+def by_retrieval(
+    retrieved: Sequence[Hashable],
+    relevant: Collection[Hashable],
+    ties: str = "",
+    *,
+    padding: Hashable = None,
+    exclude: Collection[Hashable] = (),
+    unique: bool = False,
+) -> Standing:
+    """Rank the first relevant id of a list by its position as displayed, once what is left out is gone."""
+    relevant = [item for item in relevant if item != padding]
+    if ties == COUNT:
+        return len(set(relevant))
     if not relevant:
         return EMPTY
-    hits = [position for position, item in enumerate(retrieved, start=1) if item in relevant]
+    shown: list[Hashable] = []
+    for item in retrieved:
+        is_id = item != padding
+        if (is_id and item in exclude and item not in relevant) or (is_id and unique and item in shown):
+            continue
+        shown.append(item)
+    hits = [position for position, item in enumerate(shown, start=1) if item in relevant]
     return {Fraction(hits[0]): Fraction(1)} if hits else NOT_RETRIEVED
+
+
+def by_run(
+    run: dict[Hashable, dict[Hashable, float]], grades: dict[Hashable, int], query: Hashable, level: int, ties: str
+) -> Standing:
+    """Rank the best relevant document of a query among those of the run."""
+    scores = run.get(query, {})
+    relevant = [document for document in grades if grades[document] >= level]
+    if not relevant:
+        return EMPTY
+    ranked = standing([(score, document in relevant) for document, score in scores.items()], ties)
+    return NOT_RETRIEVED if ranked == EMPTY else ranked
 
 
 def reciprocal(rank: Fraction) -> Fraction:

@@ -1,81 +1,144 @@
-"""Run a function in several gloo processes on this machine, within a hard time limit."""
+"""A pool of gloo processes on this machine: started once a session, a new process group for each task.
+
+Whatever goes wrong in a task ends its processes, and the next task starts others: no test can hang or spoil another.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
-import socket
+import sys
+import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 
-def run_processes(
-    world: int, worker: Callable[..., Any], *arguments: Any, folder: Path, seconds: float = 120
-) -> list[Any]:
-    """Return what ``worker(*arguments)`` returns in each of ``world`` processes, in the order of their ranks.
+class Worker(NamedTuple):
+    """A process, and the end of the pipe to it."""
 
-    The worker has to be a function of a module. A process that fails or takes too long fails the test: all are killed.
+    process: multiprocessing.Process
+    pipe: Connection
+
+
+class Pool:
+    """Call it to run a function in several processes.
+
+    The function has to be one of a module, since it is sent by its name; arguments and results are pickled.
     """
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+        self._folder = tempfile.TemporaryDirectory()
+        self._tasks = 0
+
+    def __call__(self, world: int, function: Callable[..., Any], *arguments: Any, seconds: float = 300) -> list[Any]:
+        """Return what ``function(*arguments)`` returns in each of ``world`` processes, in the order of their ranks.
+
+        The time limit is far beyond what any test takes, also while the machine is busy.
+
+        Raises:
+            AssertionError: a process failed, ended, was too late, or took part in other collectives than the others.
+        """
+        while len(self.workers) < world:
+            self.workers.append(_start())
+        self._tasks += 1
+        store = Path(self._folder.name) / str(self._tasks)
+        workers = self.workers[:world]
+        try:
+            for rank, worker in enumerate(workers):
+                worker.pipe.send_bytes(pickle.dumps((rank, world, store, seconds, function, arguments)))
+            return _results(workers, time.monotonic() + seconds, seconds)
+        except BaseException:
+            self._end(workers)
+            raise
+
+    def close(self) -> None:
+        """End all processes."""
+        self._end(self.workers[:])
+        self._folder.cleanup()
+
+    def _end(self, workers: list[Worker]) -> None:
+        for worker in workers:
+            worker.process.kill()
+            self.workers.remove(worker)
+        for worker in workers:
+            worker.process.join()
+            worker.pipe.close()
+
+
+def _start() -> Worker:
     context = multiprocessing.get_context("spawn")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = [
-        context.Process(target=_start, args=(rank, world, port, seconds, folder, worker, arguments), daemon=True)
-        for rank in range(world)
-    ]
-    for process in processes:
-        process.start()
-    deadline = time.monotonic() + seconds
-    try:
-        for process in processes:
-            process.join(max(0.0, deadline - time.monotonic()))
-        late = [rank for rank, process in enumerate(processes) if process.is_alive()]
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-    results = [_result(folder, rank) for rank in range(world)]
-    failed = "\n".join(str(error) for ok, error in results if not ok)
-    if late or failed:
-        raise AssertionError(f"processes {late} were still running after {seconds} s\n{failed}")
-    return [value for _, value in results]
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there,), daemon=True)
+    process.start()
+    there.close()  # so that the pipe ends when the process does
+    return Worker(process, here)
 
 
-def _start(
-    rank: int,
-    world: int,
-    port: int,
-    seconds: float,
-    folder: Path,
-    worker: Callable[..., Any],
-    arguments: tuple[Any, ...],
-) -> None:
+def _results(workers: list[Worker], deadline: float, seconds: float) -> list[Any]:
+    """Wait for all results; at the first failure, or at the deadline, for no more."""
+    waiting = {worker.pipe: rank for rank, worker in enumerate(workers)}
+    results, collectives = [None] * len(workers), [0] * len(workers)
+    while waiting:
+        ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise AssertionError(f"processes {sorted(waiting.values())} were still running after {seconds} s")
+        for pipe in ready:
+            rank = waiting.pop(pipe)
+            try:
+                error, results[rank], collectives[rank] = pickle.loads(pipe.recv_bytes())
+            except EOFError:
+                workers[rank].process.join()
+                error = f"ended with exit code {workers[rank].process.exitcode}"
+            if error:
+                raise AssertionError(f"process {rank}: {error}")
+    if len(set(collectives)) > 1:
+        raise AssertionError(f"processes took part in different numbers of collectives: {collectives}")
+    return results
+
+
+def _serve(pipe: Connection) -> None:
+    """Run tasks until the pipe ends."""
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
+    while True:
+        try:
+            task = pipe.recv_bytes()
+        except EOFError:
+            return
+        # Not before: of the last task's group, others may still have been receiving.
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        # Not by `send`, which would share the memory of tensors instead of copying it.
+        pipe.send_bytes(pickle.dumps(_run(task)))
+
+
+def _run(task: bytes) -> tuple[str | None, Any, int]:
+    """Return the error, the result and the number of collectives."""
+    torch.set_default_dtype(torch.float32)  # whatever the last task left
     try:
+        rank, world, store, seconds, function, arguments = pickle.loads(task)
         dist.init_process_group(
             "gloo",
-            init_method=f"tcp://127.0.0.1:{port}",
+            init_method=f"file://{store}",  # no port that another process could take
             rank=rank,
             world_size=world,
             timeout=timedelta(seconds=seconds),
         )
-        outcome = True, worker(*arguments)
-        dist.barrier()
-        dist.destroy_process_group()
-    except Exception:
-        outcome = False, f"process {rank}:\n{traceback.format_exc()}"
-    (folder / f"{rank}.part").write_bytes(pickle.dumps(outcome))
-    (folder / f"{rank}.part").rename(folder / f"{rank}.result")
-
-
-def _result(folder: Path, rank: int) -> tuple[bool, Any]:
-    path = folder / f"{rank}.result"
-    return pickle.loads(path.read_bytes()) if path.exists() else (False, f"process {rank} left no result")
+        with warnings.catch_warnings():
+            result = function(*arguments)
+        pickle.dumps(result)
+        return None, result, dist.group.WORLD._get_sequence_number_for_group()
+    except BaseException:  # pytest's own, of a comparison that failed, are no Exceptions
+        return traceback.format_exc(), None, 0

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 BENCHMARK = Path(__file__).parents[1] / "examples" / "benchmark.py"
 WORKLOADS = ["full", "large", "sampled", "relevance", "flat", "ragged", "retrieved", "embeddings", "small", "growth"]
 PEERS = {"torcheval": "torcheval", "PyG": "torch_geometric", "ranx": "ranx"}
@@ -32,7 +34,7 @@ def run(*arguments, cwd):
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONIOENCODING": "utf-8"},
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
+        timeout=600,
     )
     assert process.returncode == 0, process.stderr
     header, *sections = process.stdout.split("\n### ")

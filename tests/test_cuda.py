@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from test_device_path import FORMS, inputs, quietly
+from forms import FORMS, inputs
+from helpers import quietly
 
 from mrr_torch import MeanReciprocalRank, rank_catalogue, rank_target, sample_negatives
 

@@ -58,7 +58,7 @@ def start(script: str, *arguments: str | Path, cwd: Path) -> subprocess.Popen[st
 
 def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
     with process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     return out, err
 
@@ -71,6 +71,7 @@ def interactions() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_quickstart_prints_the_values_it_explains(tmp_path):
     out, err = finish(start("quickstart.py", cwd=tmp_path))
     values = [line.split()[-1] for line in out.splitlines()]
@@ -87,6 +88,7 @@ def values(out: str) -> dict[tuple[str, str], list[float]]:
     }
 
 
+@pytest.mark.slow
 def test_sasrec_beats_popularity_in_both_protocols_and_the_same_each_time(interactions, tmp_path):
     first, second = (start("train_sasrec.py", *TINY, cwd=tmp_path) for _ in range(2))
     (out, err), (again, _) = finish(first), finish(second)
@@ -124,6 +126,7 @@ def test_sasrec_beats_popularity_in_both_protocols_and_the_same_each_time(intera
     assert list(tmp_path.iterdir()) == []  # no logs, no checkpoints
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_last_checkpoint_with_the_negatives_of_its_first(tmp_path):
     kept = ("--models", "SASRec", "--output", "runs", "--negatives-file", "negatives.pt", "--dropout", "0")
     arguments = ("train_sasrec.py", *TINY, *kept)
@@ -143,6 +146,7 @@ def test_a_run_goes_on_from_its_last_checkpoint_with_the_negatives_of_its_first(
     assert epochs == [["0", "1", "2"], ["0", "1"], ["2"]]
 
 
+@pytest.mark.slow
 def test_negatives_of_other_data_are_refused(tmp_path):
     kept = ("train_sasrec.py", "--negatives-file", "negatives.pt", "--models", "GRU4Rec", "--epochs", "1")
     finish(start(*kept, "--users", "50", "--items", "200", cwd=tmp_path))
@@ -212,12 +216,13 @@ def test_bad_files_are_refused_with_the_line(interactions, tmp_path, contents, l
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_bad_file_ends_the_program_with_one_line(tmp_path):
     path = tmp_path / "bad.csv"
     path.write_text("1 2\n1 2 3\n", encoding="utf-8")
     process = start("train_sasrec.py", "--data", path, cwd=tmp_path)
     with process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
     assert process.returncode != 0
     assert out == ""
     assert err.splitlines() == [
@@ -344,6 +349,7 @@ def test_the_spread_over_runs_is_their_standard_deviation(tmp_path):
     assert re.split(r"\s{2,}", out.splitlines()[1]) == ["full catalogue", "SASRec", *shown]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_two_processes_train_and_validate_each_query_once(tmp_path):
     # 600 queries are three batches: a sampler that gives both processes as many would give one of them twice.
@@ -378,6 +384,7 @@ def test_generated_data_is_the_same_for_the_same_seed(interactions):
     assert all(len(set(items)) == len(items) and {*items} <= set(range(1, 51)) for items in data.sequences)
 
 
+@pytest.mark.slow
 def test_sampled_and_full_values_stand_side_by_side_and_turn_round(tmp_path):
     out, _ = finish(
         start(
@@ -402,6 +409,7 @@ def test_sampled_and_full_values_stand_side_by_side_and_turn_round(tmp_path):
         assert values[name, "sampled", "mrr@10"] == pytest.approx(values[name, "expected", "mrr@10"], abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_published_protocol_is_read_from_its_files(tmp_path):
     generator = np.random.default_rng(0)
     lines = []
@@ -430,7 +438,7 @@ def test_two_processes_print_the_table_of_one(tmp_path):
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [*torchrun, EXAMPLES / "evaluate_ddp.py"]
     two = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=True
     )
     assert one.startswith("HitRate@10")
     assert two.stdout == one

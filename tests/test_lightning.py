@@ -1,10 +1,12 @@
 """In Lightning: `self.log` with metrics and collections, two processes with the padded sampler, low precision."""
 
+import os
 import warnings
-from datetime import timedelta
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
 
@@ -13,6 +15,7 @@ from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its imports use what torch has deprecated
     lightning = pytest.importorskip("lightning")
+    from lightning.pytorch.plugins.environments import TorchElasticEnvironment
     from lightning.pytorch.strategies import DDPStrategy
 
 QUERIES, COLUMNS = 45, 30
@@ -86,11 +89,20 @@ def test_logged_values_are_those_of_all_queries_at_any_precision(precision):
     assert values["plain"] == values["once"]
 
 
+def evaluate_here():
+    """Evaluate as one of the processes that `torchrun` would have started."""
+    warnings.simplefilter("ignore")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    with mock.patch.dict(os.environ, {name: str(value) for name, value in environment.items()}):
+        strategy = DDPStrategy(cluster_environment=TorchElasticEnvironment(), process_group_backend="gloo")
+        return evaluate(devices=world, strategy=strategy)
+
+
 @pytest.mark.distributed
-def test_two_processes_with_the_padded_sampler_give_the_value_of_one():
-    # 45 queries on 2 processes: the sampler repeats one.
-    strategy = DDPStrategy(start_method="spawn", process_group_backend="gloo", timeout=timedelta(seconds=90))
-    values = evaluate(devices=2, strategy=strategy)
-    assert values["once"] == float(expected()["once"])
-    assert values["plain"] == pytest.approx(values["once"], abs=1 / QUERIES)  # that one counts twice
-    assert values["plain"] != values["once"]
+def test_two_processes_with_the_padded_sampler_give_the_value_of_one(run_processes):
+    for values in run_processes(2, evaluate_here):
+        # 45 queries on 2 processes: the sampler repeats one.
+        assert values["once"] == float(expected()["once"])
+        assert values["plain"] == pytest.approx(values["once"], abs=1 / QUERIES)  # that one counts twice
+        assert values["plain"] != values["once"]

@@ -4,14 +4,13 @@ import io
 import multiprocessing
 import os
 import random
-import re
 import signal
 import warnings
 
 import pytest
 import torch
 import torch.distributed as dist
-from processes import run_processes
+from accelerator import DEVICE
 from torchmetrics import MetricCollection
 
 from mrr_torch import (
@@ -78,7 +77,7 @@ def test_a_query_seen_with_different_ranks_counts_the_worse_one_and_is_told():
         metric.update(scores[:1], torch.tensor([0]), query_ids=torch.tensor([0]))
         metric.update(first[:1], torch.tensor([1]), query_ids=torch.tensor([1]))
         metric._computed = None
-    with pytest.warns(UserWarning, match="1 queries were seen with different ranks; the worse ones count"):
+    with pytest.warns(UserWarning, match="1 query was seen with different ranks; the worse ones count"):
         assert metric.compute() == torch.tensor((1 / 3 + 1 / 2) / 2)
     # In one batch too, in any order.
     for scores in (torch.stack([first[0], second[0]]), torch.stack([second[0], first[0]])):
@@ -206,7 +205,7 @@ def evaluate_until_killed(path):
 def test_a_run_that_was_killed_and_resumed_gives_the_value_of_one_that_was_not(tmp_path):
     process = multiprocessing.get_context("spawn").Process(target=evaluate_until_killed, args=(tmp_path,))
     process.start()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == -signal.SIGKILL
     resumed = MeanReciprocalRank(num_queries=QUERIES)
     resumed.load_state_dict(torch.load(tmp_path / "checkpoint"))
@@ -235,40 +234,13 @@ def evaluate_in_groups():
 
 
 @pytest.mark.distributed
-def test_groups_of_processes_have_values_of_their_own(tmp_path):
+def test_groups_of_processes_have_values_of_their_own(run_processes):
     scores, target = queries()
     parts = [[i for i in range(QUERIES) if i % 3 < 2], list(range(2, QUERIES, 3))]
-    for rank, values in enumerate(run_processes(3, evaluate_in_groups, folder=tmp_path)):
+    for rank, values in enumerate(run_processes(3, evaluate_in_groups)):
         ids = parts[rank // 2]
         expected = MeanReciprocalRank()(scores[ids], target[ids])
         assert all(torch.equal(value, expected) for value in values)
-
-
-@pytest.mark.parametrize(
-    ("settings", "options", "message"),
-    [
-        ({"num_queries": 5}, {}, "query_ids: expected the ids of the queries, with num_queries, got NoneType"),
-        ({}, {"query_ids": torch.tensor([0, 1])}, "query_ids: expected None without num_queries, got Tensor"),
-        ({"num_queries": 5}, {"query_ids": torch.tensor([0, 5])}, "query_ids: expected ids in 0..4 (num_queries=5)"),
-        ({"num_queries": 5}, {"query_ids": torch.tensor([0, -1])}, "query_ids: expected ids in 0..4 (num_queries=5)"),
-        ({"num_queries": 5}, {"query_ids": torch.tensor([0])}, "query_ids: expected shape (2,), got shape (1,)"),
-        ({"num_queries": 5}, {"query_ids": torch.tensor([0.0, 1.0])}, "query_ids: expected a tensor of integer ids"),
-    ],
-    ids=str,
-)
-def test_bad_ids_are_refused_and_change_nothing(settings, options, message):
-    metric = MeanReciprocalRank(**settings)
-    before = state(metric).clone()
-    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
-        metric.update(torch.rand(2, 3), torch.tensor([0, 1]), **options)
-    assert torch.equal(state(metric), before)
-    assert metric.update_count == 0
-
-
-@pytest.mark.parametrize("number", [0, -1, 2.5, True])
-def test_the_number_of_queries_is_checked(number):
-    with pytest.raises((TypeError, ValueError), match="num_queries: expected a positive int"):
-        MeanReciprocalRank(num_queries=number)
 
 
 def test_no_update_waits_for_the_device():
@@ -278,22 +250,30 @@ def test_no_update_waits_for_the_device():
     assert metric.update_count == 1
 
 
-def test_what_could_not_be_seen_is_raised_by_compute(monkeypatch):
-    from mrr_torch import _checks
+def test_what_could_not_be_seen_is_raised_by_compute(accelerator):
+    put = accelerator.put
+    scores, ids = put(torch.rand(2, 3)), put(torch.tensor([0, 1]))
 
-    monkeypatch.setattr(_checks, "on_host", lambda tensor: False)
-    scores, ids = torch.rand(2, 3), torch.tensor([0, 1])
-    metric = MeanReciprocalRank(num_queries=2)
-    metric.update(scores, torch.tensor([0, 3]), query_ids=ids)
-    metric.update(scores, torch.tensor([0, 1]), query_ids=ids)  # does not make it good
-    monkeypatch.undo()
-    with pytest.warns(UserWarning, match="different"), pytest.raises(ValueError, match="target: expected ids"):
+    def on_device():
+        with accelerator.allowed():
+            return MeanReciprocalRank(num_queries=2).to(DEVICE)
+
+    metric = on_device()
+    metric.update(scores, put(torch.tensor([0, 3])), query_ids=ids)
+    metric.update(scores, put(torch.tensor([0, 1])), query_ids=ids)  # does not make it good
+    with (
+        accelerator.allowed(),
+        pytest.warns(UserWarning, match="different"),
+        pytest.raises(ValueError, match="target: expected ids"),
+    ):
         metric.compute()
-    monkeypatch.setattr(_checks, "on_host", lambda tensor: False)
-    metric = MeanReciprocalRank(num_queries=2)
-    metric.update(scores, torch.tensor([0, 1]), query_ids=torch.tensor([0, 7]))
-    monkeypatch.undo()
-    with pytest.warns(UserWarning, match="Only 1 of 2"), pytest.raises(ValueError, match="query_ids: expected ids"):
+    metric = on_device()
+    metric.update(scores, put(torch.tensor([0, 1])), query_ids=put(torch.tensor([0, 7])))
+    with (
+        accelerator.allowed(),
+        pytest.warns(UserWarning, match="Only 1 of 2"),
+        pytest.raises(ValueError, match="query_ids: expected ids"),
+    ):
         metric.compute()
 
 
@@ -349,11 +329,11 @@ def sync_costs():
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("tied", [False, True], ids=["no ties", "ties"])
-def test_any_split_over_processes_gives_the_value_of_one(tied, tmp_path, float64):
+def test_any_split_over_processes_gives_the_value_of_one(tied, run_processes, float64):
     one = MeanReciprocalRank([5, None], num_queries=QUERIES)
     enter(one, range(QUERIES), tied)
     seeds = range(50)
-    for results in run_processes(4, evaluate_splits, seeds, tied, folder=tmp_path):
+    for results in run_processes(4, evaluate_splits, seeds, tied):
         assert len(results) == len(seeds)
         for values, per_query in results:
             assert torch.equal(per_query, one.per_query()["mrr"])
@@ -362,7 +342,7 @@ def test_any_split_over_processes_gives_the_value_of_one(tied, tmp_path, float64
 
 
 @pytest.mark.distributed
-def test_synchronising_moves_what_the_documentation_says(tmp_path):
-    for costs in run_processes(2, sync_costs, folder=tmp_path):
+def test_synchronising_moves_what_the_documentation_says(run_processes):
+    for costs in run_processes(2, sync_costs):
         assert costs["plain"] == (2, 8 * 2068 + 16)
         assert costs["by query"] == (1, 32 * 1001)

@@ -6,7 +6,6 @@ from fractions import Fraction
 import pytest
 import torch
 import torch.distributed as dist
-from processes import run_processes
 from torchmetrics import MetricCollection
 
 from mrr_torch import (
@@ -91,11 +90,6 @@ class TestIntervals:
             print(f"\n{metric.__name__}@10: {inside / evaluations:.1%} of {evaluations} intervals cover the truth")
         assert 0.93 <= inside / evaluations <= 0.97
 
-    @pytest.mark.parametrize("level", [0, 1, 95, -0.5, float("nan"), "0.95", True])
-    def test_bad_levels_are_refused(self, level):
-        with pytest.raises((TypeError, ValueError), match="confidence: expected a number between 0 and 1, or None"):
-            MeanReciprocalRank(confidence=level)
-
 
 class TestDescribe:
     def test_full_catalogue(self):
@@ -151,9 +145,9 @@ class TestDescribe:
         metric = MeanReciprocalRank(10, ignore_index=-100, empty_target_action="skip")
         metric.update(torch.tensor([[torch.nan, 1.0], [2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 0, -100]))
         metric.update(torch.rand(2, 2), torch.tensor([[0, 0], [0, 1]]))
-        with pytest.warns(UserWarning, match="NaN in 1 queries"):
+        with pytest.warns(UserWarning, match="NaN in 1 query"):
             line = metric.describe()
-        assert line.endswith("1 NaN targets count 0; 1 without a relevant item left out; 1 ignored")
+        assert line.endswith("1 NaN target counts 0; 1 without a relevant item left out; 1 ignored")
         assert "; 3 queries;" in line
 
     def test_catalogue_ranks_are_told_like_full_scores(self):
@@ -296,7 +290,7 @@ class TestPlots:
 
     def test_other_protocols_are_not_drawn_side_by_side(self, axes):
         metric = RankDistribution(3)
-        with pytest.raises(ValueError, match="val: expected metrics with Protocol"):
+        with pytest.raises(ValueError, match="val: expected metrics with Settings"):
             metric.plot({"full": metric, "sampled": RankDistribution(3, num_negatives=99)})
 
     def test_without_matplotlib_only_plots_fail(self, monkeypatch):
@@ -335,7 +329,7 @@ def embeddings():
 
 
 @pytest.mark.distributed
-def test_two_processes_tell_the_line_of_one(tmp_path):
+def test_two_processes_tell_the_line_of_one(run_processes):
     torch.manual_seed(0)
     scores = torch.rand(30, 40, dtype=torch.float64)
     metric, spread = MeanReciprocalRank(10), RankDistribution(5)
@@ -344,7 +338,7 @@ def test_two_processes_tell_the_line_of_one(tmp_path):
         each.update(scores[:3, :7], torch.arange(3))
     whole = MeanReciprocalRank(10)
     whole.update(rank_catalogue(embeddings(), embeddings(), torch.arange(40)))
-    for line, again, sharded, median, missed, value in run_processes(2, describe_in_parts, folder=tmp_path):
+    for line, again, sharded, median, missed, value in run_processes(2, describe_in_parts):
         assert line == again == metric.describe()
         assert sharded == whole.describe()
         assert "40 queries; all of 40 candidates" in sharded

@@ -2,18 +2,18 @@
 
 import itertools
 import warnings
-from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
-from processes import run_processes
-from test_catalogue import assert_within_rounding
+from accelerator import DEVICE, Accelerator
+from helpers import assert_within_rounding
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mrr_torch import Ranks, _checks, rank_catalogue
+from mrr_torch import Outcome, Ranks, rank_catalogue
+from mrr_torch.catalogue.agreement import Facts
 
 pytestmark = pytest.mark.distributed
 
@@ -165,6 +165,87 @@ def subgroup(world):
     return rank_catalogue(torch.ones(1, 2), items, torch.tensor([0]), group=group)
 
 
+def inputs(world):
+    """Several relevant items, copies in other parts, and misses; processes may give different forms."""
+    problem, rank, results = given(world), dist.get_rank(), {}
+    several = torch.randint(-1, len(problem["items"]), (len(problem["queries"]), 5), generator=torch.manual_seed(0))
+    mine = part(problem["queries"], QUERIES[world]), part(problem["items"], PARTS[world])
+    targets, ids = part(several, QUERIES[world]), torch.arange(len(problem["items"])) % 150 - 1
+    options = {"exclude": part(problem["lists"], QUERIES[world]), "group": dist.group.WORLD}
+    for tile in (7, None):
+        results["several", tile] = rank_catalogue(*mine, targets, tile=tile, **options)
+        ids_here = part(ids, PARTS[world])
+        results["ids", tile] = rank_catalogue(*mine, targets, ids=ids_here, tile=tile, **options)
+    results["mixed"] = rank_catalogue(*mine, targets if rank else targets[:, 0].clamp(min=0), **options)
+    target = part(problem["target"], QUERIES[world])
+    missed = rank_catalogue(*mine, torch.where(target % 2 == 0, -9, target), miss_index=-9, **options)
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    table = distribute_tensor(problem["items"], init_device_mesh("cpu", (world,)), [Shard(0)])
+    whole = rank_catalogue(mine[0], table, targets, ids=ids, exclude=options["exclude"])
+    return results | {"missed": missed, "whole ids": whole, "problem": problem | {"several": several, "ids": ids}}
+
+
+# Each argument as it must not be; the other process gives a valid one.
+BAD = {
+    "items of integers": {"item_embeddings": torch.ones(4, 3).long()},
+    "items in a list": {"item_embeddings": [[1.0]]},
+    "no items": {"item_embeddings": None},
+    "items without dimensions": {"item_embeddings": torch.tensor(1.0)},
+    "items in three dimensions": {"item_embeddings": torch.ones(4, 3, 1)},
+    "complex items": {"item_embeddings": torch.ones(4, 3, dtype=torch.complex64)},
+    "items without values": {"item_embeddings": torch.ones(4, 3, device="meta")},
+    "everything without values": {
+        "item_embeddings": torch.ones(4, 3, device="meta"),
+        "query_embeddings": torch.ones(2, 3, device="meta"),
+        "target": torch.zeros(2, device="meta").long(),
+    },
+    "sparse items": {"item_embeddings": torch.ones(4, 3).to_sparse()},
+    "no queries": {"query_embeddings": None},
+    "integer queries": {"query_embeddings": torch.ones(2, 3).long()},
+    "sparse queries": {"query_embeddings": torch.ones(2, 3).to_sparse()},
+    "narrow queries": {"query_embeddings": torch.ones(2, 2)},
+    "no target": {"target": None},
+    "target of floats": {"target": torch.zeros(2)},
+    "long target": {"target": torch.zeros(3).long()},
+    "target beyond": {"target": torch.tensor([0, 8])},
+    "negative target": {"target": torch.tensor([0, -1])},
+    "several beyond": {"target": torch.tensor([[0, 8], [1, -1]])},
+    "bias of integers": {"bias": torch.ones(4).long()},
+    "short bias": {"bias": torch.ones(3)},
+    "bias in one process": {"bias": torch.ones(4)},
+    "bias of text": {"bias": "none"},
+    "exclude of bools": {"exclude": torch.ones(2, 8).bool()},
+    "exclude of three": {"exclude": torch.ones(3, 8).long()},
+    "exclude beyond": {"exclude": torch.tensor([9])},
+    "exclude padded with N": {"exclude": torch.tensor([8])},
+    "short ids": {"ids": torch.ones(3).long()},
+    "ids of floats": {"ids": torch.ones(4)},
+    "ids in one process": {"ids": torch.arange(4)},
+    "miss_index of text": {"miss_index": "cold"},
+    "miss_index beside several": {"miss_index": 0, "target": torch.zeros(2, 2).long()},
+    "tile of 0": {"tile": 0},
+    "tile of 2.5": {"tile": 2.5},
+    "tile of text": {"tile": "large"},
+    "tile in one process": {"tile": 5},
+    "unknown implementation": {"implementation": "bogus"},
+    "reference": {"implementation": "reference"},
+    "no implementation": {"implementation": None},
+    "score": {"score": lambda first, last: torch.ones(2, last - first)},
+    "num_items": {"num_items": 8},
+}
+
+
+def refusals():
+    """Call with each bad argument in process 1 only."""
+    valid = {"query_embeddings": torch.ones(2, 3), "item_embeddings": torch.ones(4, 3), "target": torch.tensor([0, 1])}
+    bad, results = dist.get_rank() == 1, {}
+    for name, arguments in BAD.items():
+        options = valid | (arguments if bad else {}) | {"group": dist.group.WORLD}
+        results[name] = raised(lambda options=options: rank_catalogue(**options))
+    return results | {"valid": raised(lambda: rank_catalogue(**valid, group=dist.group.WORLD))}
+
+
 def raised(call):
     try:
         call()
@@ -209,9 +290,15 @@ def faults(world):
         "bias of parts": call(items=table, bias=distribute_tensor(whole[0], mesh, [Shard(0)]), group=None),
         "works again": call(),
     }
-    with mock.patch.object(_checks, "on_host", return_value=False):
-        ranks = rank_catalogue(queries, items, target + 4 * world * bad, exclude=target[:, None] + 99, group=group)
-    return results | {"marks": ranks.relevant.tolist()}
+    return results | {"marks": marks(queries, items, target + 4 * world * bad, target[:, None] + 99)}
+
+
+def marks(queries, items, target, exclude):
+    """Return the outcomes of ids that can't be read on an accelerator."""
+    with Accelerator() as accelerator, accelerator.allowed():  # the exchange between processes waits
+        given = [tensor.to(DEVICE) for tensor in (queries, items, target)]
+        ranks = rank_catalogue(*given, exclude=exclude.to(DEVICE), group=dist.group.WORLD)
+        return ranks.relevant.tolist()
 
 
 class Traffic(TorchDispatchMode):
@@ -251,7 +338,19 @@ def no_queries(world):
     return rank_catalogue(torch.ones(2, 0, 3), torch.ones(4, 3), torch.ones(2, 0).long(), group=dist.group.WORLD)
 
 
-SCENARIOS = (integers, mixtures, duplicates, random_floats, not_finite, dtensors, subgroup, faults, traffic, no_queries)
+SCENARIOS = (
+    integers,
+    mixtures,
+    duplicates,
+    random_floats,
+    not_finite,
+    dtensors,
+    subgroup,
+    faults,
+    traffic,
+    no_queries,
+    inputs,
+)
 
 
 def run_all(world):
@@ -260,10 +359,10 @@ def run_all(world):
 
 
 @pytest.fixture(scope="module", params=PARTS, ids=lambda world: f"{world} processes")
-def ran(request, tmp_path_factory):
-    """Run all scenarios in as many processes, once: starting them takes longer than what they do."""
+def ran(request, run_processes):
+    """Run all scenarios in as many processes, once."""
     world = request.param
-    return world, run_processes(world, run_all, world, folder=tmp_path_factory.mktemp("processes"))
+    return world, run_processes(world, run_all, world)
 
 
 def assert_whole(world, parts, problem, case=(None, None, None)):
@@ -345,11 +444,11 @@ def test_a_group_may_be_a_part_of_the_processes(ran):
         ("target", "ValueError: target: expected ids in 0..{last}, got {beyond} in process 1", None),
         ("negative", "ValueError: target: expected ids in 0..{last}, got -1 in process 1", None),
         ("exclude", "ValueError: exclude: expected ids in 0..{last}, padded with negative ids, got 99 in proc", None),
-        ("shape", "ValueError: query_embeddings: expected shape (..., 3)", "ValueError: group: expected arguments in"),
+        ("shape", "ValueError: query_embeddings: expected shape (..., 3)", "ValueError: group: expected valid"),
         ("dtype", "TypeError: target: expected a tensor of integer ids, got torch.float32", "ValueError: group: exp"),
         ("columns", "ValueError: item_embeddings: expected parts with the same number of columns, 3, got 2 in", None),
         ("bias", "ValueError: bias: expected a bias in all processes or in none", None),
-        ("bias shape", "ValueError: bias: expected shape (4,), got shape (5,)", "ValueError: group: expected argum"),
+        ("bias shape", "ValueError: bias: expected shape (4,), got shape (5,)", "ValueError: group: expected valid"),
         ("tile", "ValueError: tile: expected the same number in all processes, None, got 5 in process 1", None),
         ("empty", "ValueError: item_embeddings: expected N >= 1 rows in all parts together, got 0", None),
         ("integers", "TypeError: item_embeddings: expected a floating-point tensor, got torch.int64", None),
@@ -374,14 +473,14 @@ def test_faults_reach_all_processes(ran, fault, own, others):
 
 def test_a_bias_in_other_parts_than_the_items_is_refused(ran):
     world, results = ran
-    expected = "ValueError: group: expected arguments in" if world == 2 else "ValueError: bias: expected shape (2,)"
+    expected = "ValueError: group: expected valid" if world == 2 else "ValueError: bias: expected shape (2,)"
     assert results[1]["faults"]["bias of parts"].startswith(("ValueError: bias", expected))
 
 
 def test_values_that_may_not_be_looked_at_are_marked(ran):
     for rank, result in enumerate(ran[1]):
-        # -6: excluded ids beyond the items; -4: a target beyond them, which is marked last.
-        assert result["faults"]["marks"] == ([-4, -4] if rank == 1 else [-6, -6])
+        # A target beyond the items is marked last.
+        assert result["faults"]["marks"] == [Outcome.BAD_TARGET if rank == 1 else Outcome.BAD_EXCLUDE] * 2
 
 
 def test_what_is_sent_does_not_grow_with_the_items(ran):
@@ -391,8 +490,8 @@ def test_what_is_sent_does_not_grow_with_the_items(ran):
             sent, calls = result["traffic"][10, queries, lists]
             assert result["traffic"][10_000, queries, lists] == (sent, calls)
             # What is sent and what is received of: the queries, their targets and lists; then of scores (float32) and
-            # three counts, in place; and 15 numbers of each process.
-            gathered = queries * (4 * 32 + 8 + 8 * lists) + 8 * 15
+            # three counts, in place; and the facts of each process.
+            gathered = queries * (4 * 32 + 8 + 8 * lists) + 8 * len(Facts._fields)
             assert sent == gathered * (world + 1) + world * queries * (4 + 3 * 8)
             assert calls == 5
 
@@ -400,6 +499,45 @@ def test_what_is_sent_does_not_grow_with_the_items(ran):
 def test_no_process_has_queries(ran):
     for result in ran[1]:
         assert result["no_queries"].higher.shape == (2, 0)
+
+
+def test_new_inputs_equal_the_whole(ran):
+    world, results = ran
+    problem = results[0]["inputs"]["problem"]
+    queries, items, target, several, ids = (problem[key] for key in ("queries", "items", "target", "several", "ids"))
+    mixed = several.clone()
+    mixed[: QUERIES[world][0], 1:], mixed[: QUERIES[world][0], 0] = -1, several[: QUERIES[world][0], 0].clamp(min=0)
+    cases = {
+        ("several", 7): (several, {}),
+        ("several", None): (several, {}),
+        ("ids", 7): (several, {"ids": ids}),
+        ("ids", None): (several, {"ids": ids}),
+        "whole ids": (several, {"ids": ids}),
+        "mixed": (mixed, {}),
+        "missed": (torch.where(target % 2 == 0, -9, target), {"miss_index": -9}),
+    }
+    for name, (wanted, extra) in cases.items():
+        options = {"exclude": problem["lists"], "implementation": "reference"} | extra
+        whole = rank_catalogue(queries, items, wanted, **options)
+        parts = zip(*(result["inputs"][name] for result in results), strict=True)
+        for field, expected in zip(parts, whole, strict=True):
+            assert torch.equal(torch.cat([tensor.flatten() for tensor in field]), expected), name
+
+
+def test_an_argument_refused_in_one_process_is_an_error_in_all(run_processes):
+    # The limit is the check: a process that waited for the others would be there until it.
+    first, second = run_processes(2, refusals, seconds=100)
+    assert first.pop("valid") == second.pop("valid") == "nothing"
+    for name, arguments in BAD.items():
+        assert first[name].startswith("ValueError: "), name
+        argument = first[name].split()[1].rstrip(":")
+        assert second[name].split()[1].rstrip(":") in (*arguments, "item_embeddings", "query_embeddings"), name
+        if argument != "group":  # told with the sizes: the same error in both
+            assert first[name] == second[name]
+        else:
+            assert (
+                first[name] == "ValueError: group: expected valid arguments in every process, got an error in process 1"
+            )
 
 
 def rank_what_fsdp_left():
@@ -418,8 +556,8 @@ def rank_what_fsdp_left():
     return held, tuple(ranks), tuple(rank_catalogue(queries, whole, target, **options))
 
 
-def test_the_embeddings_of_fsdp_are_ranked_where_they_are(tmp_path):
-    results = run_processes(2, rank_what_fsdp_left, folder=tmp_path)
+def test_the_embeddings_of_fsdp_are_ranked_where_they_are(run_processes):
+    results = run_processes(2, rank_what_fsdp_left)
     assert [held for held, _, _ in results] == [51, 50]
     for _, split, whole in results:
         assert all(torch.equal(left, right) for left, right in zip(split, whole, strict=True))

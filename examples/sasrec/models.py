@@ -8,15 +8,14 @@ GRU4Rec: Hidasi et al., Session-based Recommendations with Recurrent Neural Netw
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import lightning
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics import MetricCollection
 
-from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, rank_catalogue
+from mrr_torch import rank_catalogue, ranking_metrics
 from sasrec.data import PADDING, Batch
 from sasrec.losses import next_item_loss
 
@@ -30,18 +29,12 @@ class Training(NamedTuple):
     weight_decay: float = 0.01
 
 
-def metrics(prefix: str | None = None, **settings: Any) -> MetricCollection:
-    """Return MRR, hit rate and NDCG at 10; each batch is ranked, and entered, once for all three."""
-    members = {"mrr@10": MeanReciprocalRank, "hit_rate@10": HitRate, "ndcg@10": NormalizedDCG}
-    return MetricCollection({name: metric(top_k=10, **settings) for name, metric in members.items()}, prefix=prefix)
-
-
 class NextItemModel(lightning.LightningModule):
     """Whatever scores an item by the dot product of its embedding with the query's."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.metrics = metrics("val/")
+        self.metrics = ranking_metrics(10, prefix="val/")
 
     def queries(self, recent: Tensor) -> Tensor:
         """Return the embedding ``(B, D)`` of what comes after ``recent`` ``(B, L)``."""

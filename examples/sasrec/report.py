@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mrr_torch import Ranks, rank_catalogue, rank_target, reciprocal_rank
+from mrr_torch import Ranks, rank_catalogue, rank_target, ranking_metrics, reciprocal_rank
 from sasrec.data import Batch
-from sasrec.models import NextItemModel, metrics
+from sasrec.models import NextItemModel
 
 NAMES = {"mrr@10": "MRR@10", "hit_rate@10": "HitRate@10", "ndcg@10": "NDCG@10"}
 Results = dict[str, dict[str, dict[str, float]]]  # protocol, model, metric
@@ -44,7 +44,7 @@ def chance(ranks: Tested) -> Tested:
 
 def values(ranks: Ranks, num_negatives: int | None) -> dict[str, float]:
     """Return MRR, hit rate and NDCG at 10, with their 95 % intervals."""
-    collection = metrics(num_negatives=num_negatives, confidence=0.95)
+    collection = ranking_metrics(10, num_negatives=num_negatives, confidence=0.95)
     collection.update(ranks)
     return {name: float(value) for name, value in collection.compute().items()}
 

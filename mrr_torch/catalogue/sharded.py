@@ -1,13 +1,13 @@
 """The items split over the processes of a group: queries travel to all parts, and counts come back.
 
-What is sent grows with the queries alone. Every process makes products of the same shape, so that equal items tie
-wherever they are, and tells the others first what it has: sizes, to make room for them, and faults, so that all raise
-where otherwise the others would wait.
+What is sent grows with the queries alone (and with ``ids``, where given). Every process makes products of the same
+shape, so that equal items tie wherever they are. Before, each tells the others what it has: sizes, to allocate for
+them, and errors, so that all raise where otherwise the others would wait.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,150 +15,201 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.catalogue.agreement import Facts, check_facts, gather, tell
-from mrr_torch.catalogue.inputs import Inputs, check_embeddings, check_inputs
-from mrr_torch.catalogue.streamed import Counted, Tiles, count_rivals, cut_tiles, own_scores
+from mrr_torch._device import kind, readable
+from mrr_torch.catalogue.agreement import Facts, check_facts, device_kinds, gather, tell
+from mrr_torch.catalogue.arguments import (
+    Arguments,
+    Counted,
+    Embeddings,
+    check_arguments,
+    check_ids,
+    check_items,
+    find_rows,
+    judged_target,
+)
+from mrr_torch.catalogue.scorers import DotProducts, cut_products
+from mrr_torch.catalogue.tiled import best_relevant, count_competitors, score_relevant
 
 # What queries may be sent as; other types are sent in float32. All processes have to send the same.
 SENT = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# Where `bias` or `ids` are: nowhere, in parts like the items, or whole in each process.
+NONE, PARTS, WHOLE = range(3)
 
 
-class Shard(NamedTuple):
-    """This process's part of the items, and its place among the parts."""
-
-    items: Tensor  # (n, D)
-    bias: Any  # (n,), or (N,) if `whole_bias`, or None
-    whole_bias: bool
-    group: Any
-    place: int  # in the order of ids
-    whole: int  # N, the items in all parts; -1 if unknown
-
-
-def find_shard(items: Any, bias: Any, group: Any) -> Shard | None:
-    """Return this process's part of the items; None where they are not split."""
-    if hasattr(items, "placements"):
-        if group is not None:
-            raise ValueError(_checks.message("group", "None beside a DTensor, which has its own", type(group).__name__))
-        return _from_dtensor(items, bias)
+def find_group(items: Any, group: Any) -> Any:
+    """Return the group over which the items are split, or None. All that is refused here is ``group`` itself."""
     if group is None:
-        return None
+        if not hasattr(items, "placements"):
+            return None
+        return items.device_mesh.get_group(([*_split_dimensions(items), 0])[0])
     if not dist.is_available() or not isinstance(group, dist.ProcessGroup):
         raise TypeError(_checks.message("group", "a process group that this process belongs to", repr(group)))
-    return Shard(check_embeddings("item_embeddings", items), bias, False, group, dist.get_rank(group), -1)
-
-
-def _from_dtensor(items: Any, bias: Any) -> Shard:
-    mesh, placements = items.device_mesh, tuple(items.placements)
-    split = [dim for dim, placement in enumerate(placements) if not placement.is_replicate()]
-    # By its name: the rows of a strided shard, another class, are not in the order of the processes.
-    if len(split) != 1 or type(placements[split[0]]).__name__ != "Shard" or placements[split[0]].dim != 0:
-        raise ValueError(_checks.message("item_embeddings", "a DTensor sharded once, on dimension 0", placements))
-    whole_bias = bias is not None and not hasattr(bias, "placements")
-    if bias is not None and not whole_bias:
-        if bias.device_mesh != mesh or tuple(bias.placements) != placements:
-            raise ValueError(_checks.message("bias", f"placements {placements}, as item_embeddings", bias.placements))
-        bias = bias.to_local()
-    local, dim = check_embeddings("item_embeddings", items.to_local()), split[0]
-    return Shard(local, bias, whole_bias, mesh.get_group(dim), mesh.get_local_rank(dim), items.shape[0])
+    return group
 
 
 def count_sharded(
-    queries: Any, shard: Shard, target: Any, exclude: Any, tile: int | None
-) -> tuple[Inputs, int, Counted]:
-    """Count the competitors of each target of this process in all parts of the items.
+    group: Any, queries: Any, items: Any, target: Any, group_given: Any, options: dict[str, Any]
+) -> tuple[Arguments, Tensor, Counted, tuple[Tensor | None, Tensor | None]]:
+    """Count the competitors of each query of this process in all parts of the items.
 
     Returns:
-        The arguments, checked; the number of items in all parts; the counts.
+        The arguments, checked; the relevant rows ``(Q, M)``; the counts; the masks of `check_ids`.
     """
-    group, device = shard.group, shard.items.device
     try:
-        inputs = check_inputs(queries, shard.items, target, None if shard.whole_bias else shard.bias, exclude)
-        if shard.whole_bias:
-            _checks.same_shape("bias", check_embeddings("bias", shard.bias), (shard.whole,))
-            _checks.same_device("bias", shard.bias, inputs.queries)
-        mine = _facts(inputs, shard, tile)
-    except (TypeError, ValueError):
-        tell(Facts(), group, device)  # else the others would wait for it
+        given, mine = _check_part(group, queries, items, target, group_given, options)
+    except Exception:
+        tell(Facts(), group)  # else the others would wait for it
         raise
-    everyone = tell(mine, group, device)
+    everyone = tell(mine, group)
     check_facts(everyone)
 
-    offset = sum(facts.items for facts in everyone if facts.place < shard.place)
     total = sum(facts.items for facts in everyone)
-    own, counts = _count_all(inputs, shard, everyone, offset, tile)
+    relevant, counts, tied = _count_all(given, mine, everyone, group)
     first = sum(facts.queries for facts in everyone[: dist.get_rank(group)])
     rows = slice(first, first + mine.queries)
-    return inputs, total, Counted(counts[1, rows], counts[0, rows], counts[2, rows] + 1, own[rows])
+    counted = Counted(counts[1, rows], counts[0, rows], tied[rows], counts[2, rows])
+    return given, relevant[rows], counted, check_ids(given, total)
 
 
-def _count_all(
-    inputs: Inputs, shard: Shard, everyone: list[Facts], offset: int, tile: int | None
-) -> tuple[Tensor, Tensor]:
-    """Return the targets' scores ``(Q,)`` and the counts ``(3, Q)`` of the queries of all processes."""
-    dtype = torch.float64 if any(facts.wide for facts in everyone) else torch.float32
-    kinds = {facts.sent for facts in everyone}
+def _count_all(given: Arguments, facts: Facts, everyone: list[Facts], group: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the relevant rows ``(Q, M)``, the counts ``(3, Q)`` and the tied relevant items ``(Q,)`` of all."""
+    assert isinstance(given.source, Embeddings)
+    queries, items, bias = given.source
+    dtype = torch.float64 if any(other.wide for other in everyone) else torch.float32
+    kinds = {other.sent for other in everyone}
     sent = SENT[kinds.pop()] if len(kinds) == 1 else dtype
-    queries = torch.cat(gather(inputs.queries.to(sent), [facts.queries for facts in everyone], shard.group))
-    target, exclude = _gather_ids(inputs, everyone, shard.group)
+    queries = torch.cat(gather(queries.to(sent), [other.queries for other in everyone], group))
+    target, exclude = _gather_ids(given, everyone, group)
 
-    bias = shard.bias
-    if shard.whole_bias:
-        bias = bias[offset : offset + shard.items.shape[0]]
+    offset = sum(other.items for other in everyone if other.position < facts.position)
+    here, ids = slice(offset, offset + items.shape[0]), given.ids
+    if bias is not None and facts.bias == WHOLE:
+        bias = bias[here]
+    if ids is not None and facts.ids == PARTS:
+        parts = zip(everyone, gather(ids, [other.items for other in everyone], group), strict=True)
+        ids = torch.cat([part for _, part in sorted(parts, key=lambda pair: pair[0].position)])
+    rows = find_rows(target, exclude, ids, sum(other.items for other in everyone))
+    relevant, excluded = rows.relevant - offset, [listed - offset for listed in rows.excluded]
+    shared = None if rows.shared is None else rows.shared[here]
+
     # Cut in the same way everywhere: from what all know.
-    largest = max(facts.items for facts in everyone)
-    listed = 0 if exclude is None or exclude.shape[0] == 1 else exclude.shape[1]
-    cut = cut_tiles(queries.shape[0], largest, queries.shape[1], listed, tile, queries.device)
-    tiles = Tiles(shard.items, None if bias is None else bias.detach(), dtype, cut)
-    own = own_scores(tiles, queries, target - offset)  # 0 in all processes but the target's
-    dist.all_reduce(own, group=shard.group)
-    counts = count_rivals(tiles, queries, own, target - offset, None if exclude is None else exclude - offset)
-    dist.all_reduce(counts, group=shard.group)
-    return own, counts
+    largest, listed = max(other.items for other in everyone), sum(part.shape[1] for part in excluded)
+    cut = cut_products(queries.shape[0], largest, queries.shape[1], listed, given.tile, queries)
+    scorer = DotProducts(queries, items, bias, dtype, cut)
+    scores, buffer = score_relevant(scorer, relevant)  # 0 in all processes but the item's
+    dist.all_reduce(scores, group=group)
+    best, tied = best_relevant(scores, rows.relevant)
+    counts = count_competitors(scorer, buffer, best, excluded, shared)
+    dist.all_reduce(counts, group=group)
+    return rows.relevant, counts, tied
 
 
-def _facts(inputs: Inputs, shard: Shard, tile: int | None) -> Facts:
-    queries, items, target, _, exclude, _ = inputs
-    seen = _checks.on_host(target)
-    lowest, highest = map(int, target.aminmax()) if seen and target.numel() else (0, -1)
+def _check_part(
+    group: Any, queries: Any, items: Any, target: Any, group_given: Any, options: dict[str, Any]
+) -> tuple[Arguments, Facts]:
+    for name in ("score", "num_items"):
+        _checks.refuse_given({name: options[name]}, "None for items in parts")
+    position, whole = dist.get_rank(group), -1
+    beside = {name: (options[name], PARTS) for name in ("bias", "ids")}
+    if hasattr(items, "placements"):
+        if group_given is not None:
+            got = type(group_given).__name__
+            raise ValueError(_checks.message("group", "None beside a DTensor, which has its own", got))
+        table, (items, position) = items, _local_part(items)
+        whole = table.shape[0]
+        beside = {name: _like_table(name, value, table) for name, (value, _) in beside.items()}
+    parts = {name: value if form == PARTS else None for name, (value, form) in beside.items()}
+    given = check_arguments(queries, items, target, **(options | parts))
+    if given.implementation == "reference":
+        raise ValueError(_checks.message("implementation", "'auto' or 'streamed' for items in parts", "'reference'"))
+    embeddings = given.source
+    assert isinstance(embeddings, Embeddings)
+    kinds = device_kinds(group)
+    if kind(embeddings.queries) not in kinds:
+        wanted = f"a tensor on {' or '.join(kinds)}, where the group communicates"
+        raise ValueError(_checks.message("item_embeddings", wanted, items.device))
+    bias, ids = (
+        check_items(name, value, given.num_items if form == PARTS else whole, embeddings.queries)
+        for name, (value, form) in beside.items()
+    )
+    forms = {name: NONE if value is None else form for name, (value, form) in beside.items()}
+    facts = _facts(given, embeddings)._replace(
+        position=position, whole=whole, device=kinds.index(kind(embeddings.items)), **forms
+    )
+    return given._replace(source=embeddings._replace(bias=bias), ids=ids), facts
+
+
+def _split_dimensions(table: Any) -> list[int]:
+    return [dim for dim, placement in enumerate(table.placements) if not placement.is_replicate()]
+
+
+def _local_part(table: Any) -> tuple[Tensor, int]:
+    """Return this process's part of a DTensor, and its index among the parts."""
+    placements, split = tuple(table.placements), _split_dimensions(table)
+    # By its name: the rows of a strided shard, another class, are not in the order of the processes.
+    if len(split) != 1 or type(placements[split[0]]).__name__ != "Shard" or placements[split[0]].dim != 0:
+        raise ValueError(_checks.message("item_embeddings", "a DTensor sharded once, on dimension 0", placements))
+    return table.to_local(), table.device_mesh.get_local_rank(split[0])
+
+
+def _like_table(name: str, value: Any, table: Any) -> tuple[Any, int]:
+    """Return ``bias`` or ``ids`` beside a DTensor, and in which form it came."""
+    if not hasattr(value, "placements"):
+        return value, WHOLE
+    placements = tuple(table.placements)
+    if value.device_mesh != table.device_mesh or tuple(value.placements) != placements:
+        raise ValueError(_checks.message(name, f"placements {placements}, as item_embeddings", value.placements))
+    return value.to_local(), PARTS
+
+
+def _facts(given: Arguments, embeddings: Embeddings) -> Facts:
+    queries, items, _ = embeddings
+    judged, exclude, seen = judged_target(given), given.exclude, readable(given.target)
+    lowest, highest = map(int, judged.aminmax()) if seen and judged.numel() else (0, -1)
+    highest_excluded = -1
+    if exclude is not None and given.ids is None and seen and exclude.numel():
+        highest_excluded = int(exclude.max())
     return Facts(
-        fault=0,
-        place=shard.place,
-        whole=shard.whole,
+        error=0,
         items=items.shape[0],
         columns=items.shape[1],
         queries=queries.shape[0],
+        relevant=given.target.shape[1],
         lists=0 if exclude is None else exclude.shape[0],
         listed=0 if exclude is None else exclude.shape[1],
         sent=SENT.index(queries.dtype) if queries.dtype in SENT else 0,
         wide=int(torch.float64 in (queries.dtype, items.dtype)),
-        bias=int(shard.bias is not None),
-        tile=tile or 0,
+        tile=given.tile or 0,
         lowest=lowest,
         highest=highest,
-        excluded=int(exclude.max()) if exclude is not None and seen and exclude.numel() else -1,
+        excluded=highest_excluded,
     )
 
 
-def _gather_ids(inputs: Inputs, everyone: list[Facts], group: Any) -> tuple[Tensor, Tensor | None]:
-    """Return the targets ``(Q,)`` and the excluded items of all processes, in one exchange.
+def _gather_ids(given: Arguments, everyone: list[Facts], group: Any) -> tuple[Tensor, Tensor | None]:
+    """Return the targets ``(Q, M)`` and the excluded items of all processes, in one exchange.
 
     The excluded items are ``(Q, H)``; or ``(1, H)`` where all processes exclude the same for all their queries, since
     such a list may be long.
     """
-    mine = inputs.target if inputs.exclude is None else torch.cat([inputs.target, inputs.exclude.flatten()])
-    sizes = [facts.queries + facts.lists * facts.listed for facts in everyone]
-    longest = max(facts.listed for facts in everyone)
+    mine = (
+        given.target.flatten()
+        if given.exclude is None
+        else torch.cat([given.target.flatten(), given.exclude.flatten()])
+    )
+    sizes = [facts.queries * facts.relevant + facts.lists * facts.listed for facts in everyone]
+    most, longest = (max(getattr(facts, name) for facts in everyone) for name in ("relevant", "listed"))
     targets, lists = [], []
-    for facts, ids in zip(everyone, gather(mine, sizes, group), strict=True):
-        targets.append(ids[: facts.queries])
-        own = ids[facts.queries :].view(facts.lists, facts.listed)
-        own = F.pad(own, (0, longest - facts.listed), value=-1)
+    for facts, numbers in zip(everyone, gather(mine, sizes, group), strict=True):
+        edge = facts.queries * facts.relevant
+        target, listed = numbers[:edge], numbers[edge:]
+        targets.append(F.pad(target.view(facts.queries, facts.relevant), (0, most - facts.relevant), value=-1))
+        listed = F.pad(listed.view(facts.lists, facts.listed), (0, longest - facts.listed), value=-1)
         if facts.queries:
-            lists.append(own if facts.lists else own.new_full((1, longest), -1))
-    target = torch.cat(targets)
+            lists.append(listed if facts.lists else listed.new_full((1, longest), -1))
     if longest == 0 or not lists:
-        return target, None
-    if all(own.shape[0] == 1 and torch.equal(own, lists[0]) for own in lists):
-        return target, lists[0]
+        return torch.cat(targets), None
+    if all(listed.shape[0] == 1 and torch.equal(listed, lists[0]) for listed in lists):
+        return torch.cat(targets), lists[0]
     heights = [facts.queries for facts in everyone if facts.queries]
-    return target, torch.cat([own.expand(height, -1) for own, height in zip(lists, heights, strict=True)])
+    return torch.cat(targets), torch.cat([part.expand(n, -1) for part, n in zip(lists, heights, strict=True)])

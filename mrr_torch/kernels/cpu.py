@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mrr_torch._device import lowest
+from mrr_torch.kernels.runs import RunCounts, Runs
+
 # Bytes of a comparison buffer for each thread: a tile and its comparisons stay in a core's own cache.
 BUFFER = 2**20
-# Scores in a tile of which masks are made. Counts in a tile are sums of float32, exact below 2**24.
+# Scores in a tile of which masks are made.
 TILE = 2**19
+# Columns that are counted together: sums of float32 are exact below this number.
+EXACT = 2**24
+# Items of runs that are ranked together, so that what is known of each stays in the caches.
+BLOCK = 2**18
 
 
 def row_tiles(rows: int, columns: int, tile: int = TILE) -> Iterator[slice]:
@@ -35,27 +42,69 @@ def count(scores: Tensor, best: Tensor, competes: Tensor | None = None) -> tuple
     # A comparison that writes the type of the scores, and a sum of that, are both vectorised. Into bool neither is
     # fast, and `bool.sum(1)` makes an int64 copy, 8 bytes a score.
     rows, columns = scores.shape
-    higher, equal = scores.new_empty(2, rows, dtype=torch.int64).unbind()
-    buffers = 1 if competes is None else 2
-    size = max(BUFFER * torch.get_num_threads() // scores.element_size(), 1)
-    width = min(columns, size, 2**23)  # sums of float32 are exact
-    height = max(1, min(rows, size // max(width, 1)))
-    buffer = scores.new_empty(buffers, height * width)
+    size = max(1, BUFFER * torch.get_num_threads() // scores.element_size())
+    width = max(1, min(columns, size, EXACT))
+    height = max(1, min(rows, size // width))
+    buffer = scores.new_empty(height, width)
+    parts = []
     for top in range(0, rows, height):
         part = slice(top, min(top + height, rows))
-        for left in range(0, columns, width):
-            tile, threshold = scores[part, left : left + width], best[part]
-            hits, *rest = (room[: tile.numel()].view(tile.shape) for room in buffer)
-            # Bytes become the type of the scores several times faster than bools do.
-            keep = None if competes is None else rest[0].copy_(competes[part, left : left + width].view(torch.uint8))
-            for total, compare in ((higher, torch.gt), (equal, torch.eq)):
-                compare(tile, threshold, out=hits)
-                counted = _sum(hits if keep is None else hits.mul_(keep))
-                if left == 0:
-                    total[part] = counted
-                else:
-                    total[part] += counted
+        tiles = [slice(left, left + width) for left in range(0, columns, width)]
+        counts = [
+            _count_tile(scores[part, at], best[part], None if competes is None else competes[part, at], buffer)
+            for at in tiles
+        ]
+        parts.append(counts[0] if len(counts) == 1 else _total(counts))
+    if len(parts) == 1:
+        return parts[0]
+    none = best.new_empty(0, dtype=torch.int64)
+    higher, equal = (torch.cat([none, *counts]) for counts in zip((none, none), *parts, strict=True))
     return higher, equal
+
+
+def _total(counts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    higher, equal = (torch.stack(parts).sum(0) for parts in zip(*counts, strict=True))
+    return higher, equal
+
+
+def _count_tile(tile: Tensor, best: Tensor, competes: Tensor | None, buffer: Tensor) -> tuple[Tensor, Tensor]:
+    hits = buffer[: tile.shape[0], : tile.shape[1]]
+    # Bytes become the type of the scores several times faster than bools do.
+    weight = None if competes is None else competes.view(torch.uint8).to(tile.dtype)
+    counts = []
+    for compare in (torch.gt, torch.eq):
+        compare(tile, best, out=hits)
+        counts.append(_sum(hits if weight is None else hits.mul_(weight)).long())
+    return counts[0], counts[1]
+
+
+def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, per row, the best score of a relevant item (NaN if none has a score) and the number of relevant items.
+
+    Args:
+        scores: ``(rows, columns)``; not bool.
+        relevant: ``(rows, columns)`` bool.
+
+    Returns:
+        ``(rows, 1)`` of the dtype of the scores (the lowest value where integers have no relevant item); ``(rows,)``.
+    """
+    nothing = scores.new_full((), lowest(scores.dtype))
+    best = torch.where(relevant, scores, nothing).amax(1, keepdim=True)
+    if best.numel() and not best.min().item() > lowest(scores.dtype):  # NaN, or without a relevant item
+        found = relevant & (scores == scores)
+        best = torch.where(found, scores, nothing).amax(1, keepdim=True)
+        if scores.is_floating_point():
+            best = best.masked_fill(~found.any(1, keepdim=True), torch.nan)
+    return best, count_true(relevant)
+
+
+def count_level(scores: Tensor, best: Tensor, relevant: Tensor, equal: Tensor) -> Tensor:
+    """Count, per row, the relevant items whose score is ``best``; ``equal`` counts all items of that score."""
+    level = equal.clone()
+    rows = (equal > 1).nonzero()[:, 0]  # a score that stands alone is that of the relevant item
+    if rows.numel():
+        level[rows] = count_true((scores[rows] == best[rows]) & relevant[rows])
+    return level
 
 
 def count_true(mask: Tensor) -> Tensor:
@@ -84,6 +133,71 @@ def sort_rows(ids: Tensor) -> Tensor:
     return torch.from_numpy(np.sort(ids.numpy(), axis=-1))
 
 
+def runs(indexes: Tensor) -> Runs:
+    """Find the runs of equal ids in sorted ``indexes`` ``(T,)``."""
+    ids = indexes.numpy()
+    starts = np.append(0, np.flatnonzero(ids[1:] != ids[:-1]) + 1)[: ids.shape[0]]
+    lengths = np.diff(starts, append=ids.shape[0])
+    even = bool((lengths == lengths[:1]).all())
+    return Runs(len(starts), even, torch.from_numpy(starts), torch.from_numpy(lengths))
+
+
+def any_in_runs(where: Tensor, runs: Runs) -> Tensor:
+    """Return the mask of the runs in which ``where`` ``(T,)`` holds."""
+    return torch.from_numpy(np.logical_or.reduceat(where.numpy(), runs.starts.numpy()))
+
+
+def count_runs(scores: Tensor, relevant: Tensor, competes: Tensor | None, runs: Runs) -> RunCounts:
+    """Count, per run, what `RunCounts` holds, in blocks of runs.
+
+    Args:
+        scores: ``(T,)``; not bool.
+        relevant: ``(T,)`` bool.
+        competes: ``(T,)`` bool; items that are relevant or compete; all if None.
+        runs: from `runs`.
+    """
+    parts = [[runs.starts.new_zeros(0)] * len(RunCounts._fields)]
+    assert runs.lengths is not None
+    first, ends = 0, runs.starts + runs.lengths
+    while first < runs.number:
+        last = max(first + 1, int(torch.searchsorted(ends, runs.starts[first] + BLOCK, right=True)))
+        items = slice(int(runs.starts[first]), int(ends[last - 1]))
+        block = runs.starts[first:last] - items.start, runs.lengths[first:last]
+        keep = None if competes is None else competes[items]
+        parts.append(_count_block(scores[items], relevant[items], keep, *(x.numpy() for x in block)))
+        first = last
+    return RunCounts(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
+
+
+def _count_block(
+    scores: Tensor, relevant: Tensor, competes: Tensor | None, starts: np.ndarray, lengths: np.ndarray
+) -> list[Tensor]:
+    # NumPy reduces runs several times faster than torch's scatters.
+    half = scores.dtype in (torch.float16, torch.bfloat16)
+    score, wanted = (scores.float() if half else scores).resolve_neg().numpy(), relevant.numpy()
+
+    def counts(where: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(where, starts, dtype=np.int64)
+
+    # `fmax` passes over NaN, which can't be the best.
+    nothing = score.dtype.type(lowest(scores.dtype))
+    best = np.fmax.reduceat(np.where(wanted, score, nothing), starts)
+    number = counts(wanted)
+    if not best.min() > nothing:  # only where a relevant item has a score is it above the lowest value for certain
+        scored = counts(wanted & (score == score)) > 0
+        best = np.where(scored, best, np.nan).astype(score.dtype) if score.dtype.kind == "f" else best
+    threshold = np.repeat(best, lengths)
+    higher, equal, candidates = score > threshold, score == threshold, lengths
+    if competes is not None:
+        keep = competes.numpy()
+        higher, equal, candidates = higher & keep, equal & keep, counts(keep)
+    same = counts(equal)
+    # A score that stands alone is that of the relevant item itself.
+    level = counts(equal & wanted) if int(same.max()) > 1 else same
+    level = np.where(number > 0, level, 0)
+    return [torch.from_numpy(x) for x in (counts(higher), same, level, number, candidates)]
+
+
 def _sum(hits: Tensor) -> Tensor:
     kind = None
     if hits.dtype in (torch.float16, torch.bfloat16):
@@ -91,3 +205,39 @@ def _sum(hits: Tensor) -> Tensor:
     elif not hits.is_floating_point() and hits.element_size() < 8:
         kind = torch.int32  # less to copy
     return hits.sum(-1, dtype=kind)
+
+
+# Rows and scores of a tile of a catalogue: with their comparisons they stay in cache, and are many enough for several
+# threads.
+CATALOGUE_ROWS, CATALOGUE_TILE = 512, 2**19
+
+
+def positions_by_tile(ids: Tensor, used: Tensor, items: int, step: int, width: int) -> Callable[[int], Tensor]:
+    """Return the function that gives the positions of ``ids`` in a tile of scores, counted row by row.
+
+    Args:
+        ids: ``(rows, H)``; items of each row.
+        used: ``(rows, H)`` bool; the ids to give the positions of, all in 0..items-1.
+        items: number of items.
+        step: number of items in a tile.
+        width: length of a row of the tile's buffer.
+
+    Returns:
+        Of the first item of a tile, the positions ``(n,)``.
+    """
+    # Sorted by tile and position, the positions of a tile are a slice: all tiles together cost one pass over the ids.
+    rows = torch.arange(ids.shape[0], device=ids.device)[:, None]
+    listed, row, size = ids[used], rows.expand_as(ids)[used], max(ids.shape[0] * width, 1)
+    keys = (listed // step * size + row * width + listed % step).sort().values
+    edges = torch.searchsorted(keys, torch.arange(-(-items // step) + 1, device=keys.device) * size).tolist()
+    positions = keys % size
+
+    def of_tile(first: int) -> Tensor:
+        return positions[edges[first // step] : edges[first // step + 1]]
+
+    return of_tile
+
+
+def tiles_with(ids: Tensor, items: int, step: int) -> list[int]:
+    """Return the first items of the tiles of ``step`` items that hold one of ``ids``; negative ids are padding."""
+    return [int(tile) * step for tile in np.unique(ids[ids >= 0].numpy() // step)]

@@ -20,35 +20,37 @@ __all__ = ["Outcome", "Ranks"]
 class Outcome(IntEnum):
     """Why a query has no rank; stands in `Ranks.relevant` where there is no relevant item in reach to count.
 
-    The members from ``BAD_TARGET`` on are invalid values that could not be read when they came (on an accelerator,
+    The members named ``BAD_...`` are invalid values that could not be read when they came (on an accelerator,
     reading would synchronise): `compute` raises their ``message``. A positive ``relevant`` is a rank, no outcome.
 
     Attributes:
-        message: what happened; of invalid values the error, which takes the ``count`` of queries.
+        message: what happened; of invalid values the error, which takes the number of ``queries``.
     """
 
     EMPTY = 0, "no relevant item"
     MISSED = -1, "the relevant items were not retrieved"
     NAN = -2, "the score of the relevant item is NaN"
     IGNORED = -3, "skipped by ignore_index"
-    BAD_TARGET = -4, _checks.message("target", "ids in 0..N-1 (or ignore_index)", "ids outside, in {count} queries")
+    BAD_TARGET = -4, _checks.message("target", "ids in 0..N-1 (or ignore_index)", "ids outside, in {queries}")
     BAD_RELEVANCE = (
         -5,
-        _checks.message("target", "relevance >= 0 (or ignore_index)", "negative values, in {count} queries"),
+        _checks.message("target", "relevance >= 0 (or ignore_index)", "negative values, in {queries}"),
     )
     BAD_EXCLUDE = (
         -6,
-        _checks.message("exclude", "ids in 0..N-1, padded with negative ids", "ids beyond, in {count} queries"),
+        _checks.message("exclude", "ids in 0..N-1, padded with negative ids", "ids beyond, in {queries}"),
     )
     BAD_SEVERAL = (
         -7,
         _checks.message(
-            "preds", "one relevant item with more than 1 + num_negatives candidates", "several, in {count} queries"
+            "preds", "one relevant item with more than 1 + num_negatives candidates", "several, in {queries}"
         ),
     )
-    BAD_IDS = -8, _checks.message("query_ids", "ids in 0..num_queries-1", "ids outside, in {count} queries")
-    BAD_RANKS = -9, _checks.message("preds", "Ranks with counts >= 0", "others, in {count} queries")
+    BAD_IDS = -8, _checks.message("query_ids", "ids in 0..num_queries-1", "ids outside, in {queries}")
+    BAD_RANKS = -9, _checks.message("preds", "Ranks with counts >= 0", "others, in {queries}")
     PADDING = -10, "no query: a padding row, where the number of queries cannot be known without synchronising"
+    BAD_COHORT = -11, _checks.message("cohort", "ids in 0..cohorts-1", "ids outside, in {queries}")
+    BAD_WEIGHTS = -12, _checks.message("weights", "finite numbers >= 0", "others, in {queries}")
 
     message: str
 
@@ -62,7 +64,7 @@ class Outcome(IntEnum):
     @property
     def invalid(self) -> bool:
         """True if the outcome stands for invalid input."""
-        return Outcome.PADDING < self <= Outcome.BAD_TARGET
+        return self <= Outcome.BAD_TARGET and self is not Outcome.PADDING
 
 
 # Added to `Ranks.candidates` of a query that has other relevant items than those in the tie, or may have.

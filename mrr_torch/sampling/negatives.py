@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.ranks.competitors import first_of_each_id, occurs, sort_rows
-from mrr_torch.ranks.tiles import row_tiles
+from mrr_torch.kernels import backend
+from mrr_torch.ranks.ids import first_of_each, occurs
 
 # Rounds of drawing and rejecting before the rest is drawn from the list of what is left.
 ROUNDS = 32
@@ -81,16 +81,16 @@ def sample_negatives(
         kept = drawn[rows]
         new = torch.where(kept < 0, _independent(kept.shape, num_items, cumulated, generator, kept.device), kept)
         # Few rows have a repeat or an unwanted item: one sort of the ids tells which, and these are looked at closely.
-        together = sort_rows(torch.cat([unwanted[rows], new], 1))
+        together = backend(target).sort_rows(torch.cat([unwanted[rows], new], 1))
         doubtful = (together[:, 1:] == together[:, :-1]).any(1).nonzero()[:, 0]
         near, taken = new[doubtful], kept[doubtful] >= 0
         fine = taken | ~occurs(near, unwanted[rows[doubtful]])
         if not replacement:
-            fine &= first_of_each_id(near, taken)
+            fine &= first_of_each(near, taken)
         new[doubtful] = torch.where(fine, near, -1)
         drawn[rows] = new
     rows = (drawn < 0).any(1).nonzero()[:, 0]
-    for part in row_tiles(rows.numel(), num_items, target.device):
+    for part in backend(target).row_tiles(rows.numel(), num_items):
         index = rows[part]
         drawn[index] = _from_what_is_left(drawn[index], unwanted[index], num_items, weights, replacement, generator)
     return torch.cat([target[:, None], drawn], 1)
@@ -122,7 +122,7 @@ def _unwanted(target: Tensor, exclude: Tensor | None, num_items: int) -> Tensor:
                 _checks.message("exclude", f"ids in 0..{num_items - 1}, padded with negative ids", int(ids.max()))
             )
         listed = torch.cat([listed, ids], 1)
-    listed = sort_rows(listed)
+    listed = backend(target).sort_rows(listed)
     padding = listed < 0
     padding[:, 1:] |= listed[:, 1:] == listed[:, :-1]
     return torch.where(padding, -1 - torch.arange(listed.shape[1], device=target.device), listed)

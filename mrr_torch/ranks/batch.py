@@ -1,0 +1,115 @@
+"""Which form of input is this call? The one place where the arguments of ``update`` become `Ranks`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mrr_torch import _checks
+from mrr_torch._device import readable
+from mrr_torch.ranks import Outcome, Ranks, check_ranks, mark
+from mrr_torch.ranks.grouped import rank_grouped
+from mrr_torch.ranks.scores import rank_ids, rank_relevant, rank_target
+
+
+class Batch(NamedTuple):
+    """The arguments of ``update`` that say what is ranked. Each is None where it is not given."""
+
+    preds: Any
+    target: Any = None
+    indexes: Any = None
+    candidates: Any = None
+    exclude: Any = None
+    mask: Any = None
+    relevant: Any = None
+
+
+class Ranked(NamedTuple):
+    """Ranks, and what is known of all of them together without reading a value.
+
+    Attributes:
+        ranks: the ranks.
+        last: no rank is beyond it; None if unknown.
+        single: no query has several relevant items.
+        found: each query has a relevant item that was found; False where that can't be read.
+        width: each query has so many candidates; None if they differ, or may.
+    """
+
+    ranks: Ranks
+    last: int | None = None
+    single: bool = False
+    found: bool = False
+    width: int | None = None
+
+
+def rank_batch(
+    batch: Batch, *, ignore_index: int | None = None, miss_index: int | None = None, num_negatives: int | None = None
+) -> Ranked:
+    """Rank a batch, in whichever form it comes."""
+    preds, target, relevant = batch.preds, batch.target, batch.relevant
+    if isinstance(preds, Ranked):  # of a collection, which ranks for all its members
+        return preds
+    if isinstance(preds, Ranks):
+        _checks.refuse_given(batch._asdict() | {"preds": None}, "None, since preds are already ranks")
+        return Ranked(_one_relevant(check_ranks("preds", preds), num_negatives))
+    preds = _checks.scores_tensor("preds", preds, may_be_empty=batch.indexes is not None)
+    shape = _checks.shape(preds)
+    options = {"candidates": batch.candidates, "exclude": batch.exclude, "mask": batch.mask}
+    if batch.indexes is not None:
+        _checks.refuse_given({"relevant": relevant}, "None with indexes")
+        ranks = rank_grouped(preds, target, batch.indexes, **options, ignore_index=ignore_index)
+        return Ranked(_one_relevant(ranks, num_negatives), shape[0])
+    if relevant is not None:
+        _checks.refuse_given({"target": target}, "None beside relevant")
+        ranks = rank_ids(preds, relevant, **options)
+        return _known(_one_relevant(ranks, num_negatives), shape[-1], single=False, options=options)
+    target = _default_target(preds, target, num_negatives)
+    if _checks.shape(target) == shape:
+        if num_negatives is not None and shape[-1] != 1 + num_negatives:
+            expected = f"{1 + num_negatives} columns with relevance and num_negatives={num_negatives}"
+            raise ValueError(_checks.message("preds", expected, f"shape {shape}"))
+        ranks = rank_relevant(preds, target, **options, ignore_index=ignore_index)
+        return _known(ranks, shape[-1], single=False, options=options)
+    if _checks.shape(target) != shape[:-1]:
+        expected = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
+        raise ValueError(_checks.message("target", expected, f"shape {_checks.shape(target)}"))
+    ranks = rank_target(preds, target, **options, ignore_index=ignore_index, miss_index=miss_index)
+    return _known(ranks, shape[-1], single=True, options=options)
+
+
+def _known(ranks: Ranks, columns: int, *, single: bool, options: dict[str, Any]) -> Ranked:
+    """Add what is known of ranks that come from rows of scores."""
+    width = columns if all(value is None for value in options.values()) else None
+    found = readable(ranks.relevant) and ranks.relevant.numel() > 0 and int(ranks.relevant.min()) > 0
+    return Ranked(ranks, columns, single, found, width if single else None)
+
+
+def _default_target(preds: Tensor, target: Any, num_negatives: int | None) -> Tensor:
+    """Check the target's type, and the columns of sampled mode, where the target may be left out: it is column 0."""
+    columns = preds.shape[-1]
+    if num_negatives is not None and columns < 1 + num_negatives:
+        expected = f"at least {1 + num_negatives} columns with num_negatives={num_negatives}"
+        raise ValueError(_checks.message("preds", expected, f"shape {_checks.shape(preds)}"))
+    if target is None:
+        if num_negatives is None:
+            expected = "the column of each query's relevant item, or relevance (only with num_negatives is it column 0)"
+            raise ValueError(_checks.message("target", expected, "None"))
+        if columns != 1 + num_negatives:
+            expected = f"the target's column, unless preds has exactly {1 + num_negatives} columns (target first)"
+            raise ValueError(_checks.message("target", expected, f"None with preds of shape {_checks.shape(preds)}"))
+        return preds.new_zeros(preds.shape[:-1], dtype=torch.int64)
+    return _checks.dense_tensor("target", target, "a tensor")
+
+
+def _one_relevant(ranks: Ranks, num_negatives: int | None) -> Ranks:
+    """Refuse several relevant items where an expectation over draws of negatives would be needed."""
+    if num_negatives is None:
+        return ranks
+    several = ranks.several & (ranks.num_candidates > 1 + num_negatives)
+    expected = f"one relevant item, or {1 + num_negatives} candidates with num_negatives={num_negatives}"
+    several_or_none = _checks.refuse(
+        several, "preds", expected, lambda: f"several in {int(several.sum())} queries with more"
+    )
+    return ranks._replace(relevant=mark(ranks.relevant, several_or_none, Outcome.BAD_SEVERAL))

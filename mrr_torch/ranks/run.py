@@ -1,0 +1,131 @@
+"""Ranks from a run and its qrels: dictionaries of scored documents and graded documents, as pytrec_eval has them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Mapping
+from itertools import chain, islice
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+
+from mrr_torch import _checks
+from mrr_torch.ranks import Outcome, Ranks, lists, with_several
+
+# Queries that are counted together: few enough that their scores, objects all over memory, are fetched only once.
+BLOCK = 64
+
+Run = Mapping[Hashable, Mapping[Hashable, float]]
+Qrels = Mapping[Hashable, Mapping[Hashable, int]]
+Numbers = Mapping[Hashable, Any]
+
+
+def rank_run(run: Run, qrels: Qrels, *, relevance_level: int = 1) -> Ranks:
+    """Rank the best-scored relevant document of each query of ``qrels``.
+
+    Equal scores are ties: any tie rule can be applied to them. A query whose relevant documents are not in ``run``, or
+    that is not there itself, is a miss: reciprocal rank 0, and it stays in the mean. Queries that only ``run`` has are
+    left out. A NaN score is never above the relevant document's; if all relevant documents of a query score NaN, it is
+    a miss that is warned of (`Outcome.NAN`).
+
+    Args:
+        run: ``{query: {document: score}}``, higher is better; compared in float64, integers exactly where all are.
+        qrels: ``{query: {document: grade}}`` with integer grades.
+        relevance_level: the lowest grade of a relevant document.
+
+    Returns:
+        `Ranks` of shape ``(queries,)`` on the CPU, in the order of ``qrels``; ``candidates`` is the number of a query's
+        documents in ``run``.
+
+    Raises:
+        TypeError: an argument that is no dictionary of dictionaries, scores that are no numbers, grades that are no
+            integers, ids of different types (``"8"`` and ``8`` never match).
+        ValueError: negative grades, ``relevance_level`` below 1.
+
+    >>> run = {"q1": {"d1": 0.9, "d2": 0.5}, "q2": {"d3": 0.2}}
+    >>> rank_run(run, {"q2": {"d3": 1}, "q1": {"d1": 0, "d2": 1}, "q3": {"d1": 1}})[:3]
+    (tensor([0, 1, 0]), tensor([0, 0, 0]), tensor([ 1,  1, -1]))
+    """
+    level = _checks.positive_int("relevance_level", relevance_level)
+    for name, value in (("run", run), ("qrels", qrels)):
+        if not isinstance(value, Mapping):
+            raise TypeError(_checks.message(name, "a dictionary {query: {document: number}}", type(value).__name__))
+    lists.check_kinds({"qrels": lists.kinds(qrels.keys()), "run": lists.kinds(run.keys())}, "query ids")
+    graded: set[type] = set()  # the types of the documents
+    ranked: set[type] = set()
+    queries, blocks = iter(qrels.items()), [np.zeros((5, 0), dtype=np.int64)]
+    while block := list(islice(queries, BLOCK)):
+        grades = [_documents("qrels", query, part) for query, part in block]
+        scores = [_documents("run", query, run.get(query, {})) for query, _ in block]
+        graded |= _types(grades)
+        ranked |= _types(scores)
+        blocks.append(_rank_block(scores, grades, level))
+    lists.check_kinds({"qrels": lists.kinds_of(graded), "run": lists.kinds_of(ranked)}, "document ids")
+    higher, tied, relevant, candidates, wanted = map(torch.from_numpy, map(np.concatenate, zip(*blocks, strict=True)))
+    return Ranks(higher, tied, relevant, with_several(candidates, wanted > 1))
+
+
+def _rank_block(scores: list[Numbers], grades: list[Numbers], level: int) -> np.ndarray[Any, Any]:
+    """Return the fields of `Ranks` and the number of relevant documents, each ``(queries,)``."""
+    _check_grades(list(chain.from_iterable(part.values() for part in grades)))
+    score, kind = _score_array(list(chain.from_iterable(part.values() for part in scores)))
+    fields = np.zeros((5, len(scores)), dtype=np.int64)
+    higher, tied, relevant, candidates, several = fields
+    best = np.zeros(len(scores), dtype=kind)
+    for i, (found, judged) in enumerate(zip(scores, grades, strict=True)):
+        wanted = [document for document, grade in judged.items() if grade >= level]
+        their = [kind(number) for number in map(found.get, wanted) if number is not None]
+        numbers = [number for number in their if number == number]
+        candidates[i], several[i] = len(found), len(wanted)
+        if numbers:
+            best[i] = max(numbers)
+            relevant[i] = numbers.count(max(numbers))
+        elif wanted:
+            relevant[i] = Outcome.NAN if their else Outcome.MISSED
+    ends = np.cumsum(candidates)
+    threshold = np.repeat(best, candidates)
+    for counts, hits in ((higher, score > threshold), (tied, score == threshold)):
+        before = np.append(0, np.cumsum(hits))
+        counts[:] = np.where(relevant > 0, before[ends] - before[ends - candidates], 0)
+    tied -= relevant.clip(min=0)
+    return fields
+
+
+def _documents(name: str, query: Hashable, part: Any) -> Numbers:
+    if not isinstance(part, (dict, Mapping)):  # a plain dict is known at once, any other mapping takes a search
+        raise TypeError(_checks.message(f"{name}[{query!r}]", "{document: number}", type(part).__name__))
+    return part
+
+
+def _types(parts: list[Numbers]) -> set[type]:
+    """Return the types of the documents."""
+    try:
+        "".join(chain.from_iterable(parts))  # type: ignore[arg-type]  # refuses all but strings, faster than a set does
+    except TypeError:
+        return set(map(type, chain.from_iterable(parts)))
+    return {str} if any(parts) else set()
+
+
+def _check_grades(grades: list[Any]) -> None:
+    for each in set(map(type, grades)):
+        if not issubclass(each, (Integral, np.bool_)):
+            raise TypeError(_checks.message("qrels", "integer grades", each.__name__))
+    least = min(grades, default=0)
+    if least < 0:
+        raise ValueError(_checks.message("qrels", "grades >= 0 (0 for not relevant)", least))
+
+
+def _score_array(scores: list[Any]) -> tuple[np.ndarray[Any, Any], type[int] | type[float]]:
+    """Return the scores as an array, and the type in which they are compared: integers exactly."""
+    integers = bool(scores) and isinstance(scores[0], Integral) and all(isinstance(each, Integral) for each in scores)
+    try:
+        if integers:
+            return np.fromiter(scores, dtype=np.int64, count=len(scores)), int
+        return np.frombuffer(array("d", scores)), float  # refuses what is no number; NumPy reads None as NaN
+    except TypeError:
+        wrong = next(type(each).__name__ for each in scores if not isinstance(each, (Real, np.bool_)))
+        raise TypeError(_checks.message("run", "scores that are real numbers", wrong)) from None
+    except OverflowError:
+        raise ValueError(_checks.message("run", "scores within int64 or float64", "larger ones")) from None
