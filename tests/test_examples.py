@@ -352,8 +352,8 @@ def test_the_spread_over_runs_is_their_standard_deviation(tmp_path):
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_two_processes_train_and_validate_each_query_once(tmp_path):
-    # 600 queries are three batches: a sampler that gives both processes as many would give one of them twice.
-    few = ("--users", "600", "--items", "200", "--epochs", "2", "--models", "GRU4Rec")
+    # 1,100 queries are three batches: a sampler that gives both processes as many would give one of them twice.
+    few = ("--users", "1100", "--items", "200", "--epochs", "2", "--models", "GRU4Rec")
     arguments = (*few, "--dropout", "0", "--learning-rate", "1e-12", "--output")
     one, _ = finish(start("train_sasrec.py", *arguments, "one", cwd=tmp_path))
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from mrr_torch import sample_negatives
 
 PADDING = 0
-QUERIES = 256  # in an evaluation batch
 
 
 class Batch(NamedTuple):
@@ -37,9 +36,9 @@ def padded(sequences: list[list[int]]) -> Tensor:
     return nn.utils.rnn.pad_sequence([torch.tensor(items) for items in sequences], True, PADDING)
 
 
-def batches(queries: list[Query], max_len: int) -> list[Batch]:
-    """Return the queries as batches, in their order."""
-    parts = (queries[start : start + QUERIES] for start in range(0, len(queries), QUERIES))
+def batches(queries: list[Query], max_len: int, size: int = 256) -> list[Batch]:
+    """Return the queries as batches of a size, in their order."""
+    parts = (queries[start : start + size] for start in range(0, len(queries), size))
     return [
         Batch(
             padded([query.history[-max_len:] for query in part]),
@@ -63,7 +62,7 @@ def candidates(test: list[Batch], num_items: int, num_negatives: int, seed: int,
         if ids.shape != (len(targets), 1 + num_negatives) or not torch.equal(ids[:, 0], targets):
             wanted = f"{num_negatives} negatives for each of these {len(targets)} test items"
             raise DataError(f"{path}: expected {wanted}, got those of other data")
-        return list(ids.split(QUERIES))
+        return list(ids.split([len(batch.target) for batch in test]))
     generator = torch.Generator().manual_seed(seed)
     try:
         drawn = [
@@ -133,7 +132,7 @@ class Sequences(lightning.LightningDataModule):
         super().__init__()
         self.windows = windows(split.train, max_len)
         # Queries of like length share a batch; their order means nothing for a mean.
-        self.validation = batches(sorted(split.validation, key=lambda query: len(query.history)), max_len)
+        self.validation = batches(sorted(split.validation, key=lambda query: len(query.history)), max_len, 512)
         self.batch_size, self.seed = batch_size, seed
 
     def train_dataloader(self) -> DataLoader[Tensor]:
