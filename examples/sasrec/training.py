@@ -52,11 +52,10 @@ def fit(name: str, model: SequenceModel, data: Sequences, options: argparse.Name
         )
         last = folder / "last.ckpt"
         start = time.perf_counter(), time.process_time()
-        # Lightning's checkpoints hold more than tensors; this one was written here.
-        trainer.fit(model, data, ckpt_path=last if options.resume and last.exists() else None, weights_only=False)
+        trainer.fit(model, data, ckpt_path=last if options.resume and last.exists() else None)
         minutes, busy = (time.perf_counter() - start[0]) / 60, (time.process_time() - start[1]) / 60
         # Every process sees the same file: process 0 says where it is, and Lightning passes that on.
-        model.load_state_dict(torch.load(best.best_model_path, weights_only=False)["state_dict"])
+        model.load_state_dict(torch.load(best.best_model_path, weights_only=True)["state_dict"])
     score, epoch = float(best.best_model_score), trainer.current_epoch
     return f"{name}: {minutes:.1f} minutes ({busy:.1f} of CPU time), {epoch} epochs; validation MRR@10 {score:.4f}"
 
