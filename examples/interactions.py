@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from math import isfinite
@@ -74,6 +74,23 @@ def leave_one_out(data: Interactions) -> Split:
     if max(map(len, split.train)) < 2:
         raise DataError(f"{data.name}: no user has two items left to train on")
     return split
+
+
+def core(data: Interactions, least: int) -> Interactions:
+    """Drop users and items with fewer than ``least`` interactions until none is left; renumber the items that stay."""
+    sequences, size = data.sequences, 0
+    while size != sum(map(len, sequences)):
+        size = sum(map(len, sequences))
+        taken = Counter(item for items in sequences for item in items)
+        sequences = [[item for item in items if taken[item] >= least] for items in sequences]
+        sequences = [items for items in sequences if len(items) >= least]
+    if size == sum(map(len, data.sequences)):
+        return data
+    numbers = {item: number for number, item in enumerate(sorted({i for items in sequences for i in items}), 1)}
+    if not numbers:
+        raise DataError(f"{data.name}: no user and item has {least} interactions with the others that have")
+    name = f"{data.name}, {least}-core"
+    return Interactions(name, [[numbers[item] for item in items] for items in sequences], len(numbers))
 
 
 def windows(sequences: list[list[int]], length: int) -> list[list[int]]:

@@ -15,10 +15,12 @@ from pathlib import Path
 import lightning
 import torch
 from interactions import generate, leave_one_out, windows
+from sasrec.data import padded
+from sasrec.models import NextItemModel, Popularity, SASRec
+from sasrec.training import be_quiet
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import MetricCollection
-from train_sasrec import NextItemModel, Popularity, SASRec, be_quiet, padded
 
 from mrr_torch import HitRate, MeanReciprocalRank, RankDistribution, Ranks, rank_catalogue, sample_negatives
 
@@ -47,8 +49,8 @@ def trained(users: int, items: int, epochs: int, seed: int) -> dict[str, RankDis
     """Train SASRec for a while and evaluate it and popularity on the users' last items."""
     data = generate(users, items, seed)
     split = leave_one_out(data)
-    sasrec = SASRec(data.num_items, NEGATIVES, dim=64, max_len=50)
-    popularity = Popularity(split.train, data.num_items, NEGATIVES)
+    sasrec = SASRec(data.num_items, dim=64, max_len=50)
+    popularity = Popularity(split.train, data.num_items)
     batches = DataLoader(windows(split.train, 50), 64, shuffle=True, collate_fn=padded)
     with contextlib.redirect_stdout(sys.stderr):
         trainer = lightning.Trainer(

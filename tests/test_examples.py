@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
+import json
+import math
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +19,7 @@ import pytest
 import torch
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+PROTOCOLS = ("full catalogue", "target + 99 sampled", "target + 99 expected")
 TINY = ("--users", "300", "--items", "200", "--epochs", "3")
 
 # user, item, timestamp; the lines are not in order of time, and two events of user 10 are simultaneous.
@@ -76,27 +80,42 @@ def test_quickstart_prints_the_values_it_explains(tmp_path):
     assert err == ""
 
 
+def values(out: str) -> dict[tuple[str, str], list[float]]:
+    """Return MRR, hit rate and NDCG of each protocol and model in the table."""
+    rows = (re.split(r"\s{2,}", re.sub(r"\[.*?\]", " ", line).strip()) for line in out.splitlines())
+    return {
+        (row[0], row[1]): [float(cell) for cell in row[2:]] for row in rows if row[0] in PROTOCOLS and len(row) == 5
+    }
+
+
 @pytest.mark.slow
 def test_sasrec_beats_popularity_in_both_protocols_and_the_same_each_time(interactions, tmp_path):
     first, second = (start("train_sasrec.py", *TINY, cwd=tmp_path) for _ in range(2))
     (out, err), (again, _) = finish(first), finish(second)
 
-    protocols = ("full catalogue", "target + 99 sampled", "target + 99 expected")
-    rows = [line.rsplit(maxsplit=6) for line in out.splitlines() if line.startswith(protocols)]
-    names = [(protocol.strip(), model) for protocol, model, *_ in rows]
-    assert names == [(protocol, model) for protocol in protocols for model in ("SASRec", "popularity")]
-    values = {name: [float(value) for value in row[2:5]] for name, row in zip(names, rows, strict=True)}
-    for protocol in protocols:
-        sasrec, popularity = values[protocol, "SASRec"], values[protocol, "popularity"]
-        assert all(better > worse for better, worse in zip(sasrec, popularity, strict=True)), out
-    assert values["full catalogue", "SASRec"][0] > 2 * values["full catalogue", "popularity"][0]
-    assert all(queries == "300" for *_, queries, _ in rows)
+    table = values(out)
+    models = ("SASRec", "GRU4Rec", "popularity", "chance")
+    assert list(table) == [(protocol, model) for protocol in PROTOCOLS for model in models]
+    for protocol in PROTOCOLS:
+        sasrec, popularity, chance = (table[protocol, model] for model in ("SASRec", "popularity", "chance"))
+        assert all(a > b > c for a, b, c in zip(sasrec, popularity, chance, strict=True)), out
+    assert table["full catalogue", "SASRec"][0] > 2 * table["full catalogue", "popularity"][0]
+    assert "300 queries" in out
     # All items but padding and the whole history, the validation item included; nobody has an item twice.
     left = [200 - len(items[:-1]) for items in interactions.generate(300, 200, seed=0).sequences]
-    assert [candidates for *_, candidates in rows] == [f"{sum(left) / 300:.0f}"] * 2 + ["100"] * 4
+    assert f"200 items without the user's history ({sum(left) / 300:.0f} on average)" in out
+    # A random order puts the target on each of the 100 places alike often.
+    assert table[PROTOCOLS[1], "chance"] == pytest.approx(
+        [
+            sum(1 / rank for rank in range(1, 11)) / 100,
+            0.1,
+            sum(1 / math.log2(1 + rank) for rank in range(1, 11)) / 100,
+        ],
+        abs=5e-5,  # four digits are printed
+    )
     # One draw of negatives for 300 queries: values of 0 to 1 have a standard error below 0.03.
-    for model in ("SASRec", "popularity"):
-        drawn, expected = (values[protocol, model] for protocol in protocols[1:])
+    for model in models:
+        drawn, expected = (table[protocol, model] for protocol in PROTOCOLS[1:])
         assert drawn == pytest.approx(expected, abs=0.1)
     assert "Krichene and Rendle" in out
 
@@ -105,6 +124,50 @@ def test_sasrec_beats_popularity_in_both_protocols_and_the_same_each_time(intera
     assert "Warning" not in err
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []  # no logs, no checkpoints
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_its_last_checkpoint_with_the_negatives_of_its_first(tmp_path):
+    kept = ("--models", "SASRec", "--output", "runs", "--negatives-file", "negatives.pt", "--dropout", "0")
+    arguments = ("train_sasrec.py", *TINY, *kept)
+    out, _ = finish(start(*arguments, cwd=tmp_path))
+    assert json.loads((tmp_path / "runs/results.json").read_text())["full catalogue"]["SASRec"]["mrr@10"] == (
+        pytest.approx(values(out)["full catalogue", "SASRec"][0], abs=5e-5)  # four digits are printed
+    )
+    (tmp_path / "runs").rename(tmp_path / "whole")
+    negatives = (tmp_path / "negatives.pt").read_bytes()
+    finish(start(*arguments, "--epochs", "2", cwd=tmp_path))
+    resumed, _ = finish(start(*arguments, "--resume", cwd=tmp_path))
+    assert resumed == out  # two epochs and one are three, as nothing is dropped at random
+    assert (tmp_path / "negatives.pt").read_bytes() == negatives
+    folders = ("whole/SASRec/csv/version_0", "runs/SASRec/csv/version_0", "runs/SASRec/csv/version_1")
+    logs = [(tmp_path / folder / "metrics.csv").read_text().splitlines() for folder in folders]
+    epochs = [sorted({line.split(",")[0] for line in log[1:]}) for log in logs]
+    assert epochs == [["0", "1", "2"], ["0", "1"], ["2"]]
+
+
+@pytest.mark.slow
+def test_negatives_of_other_data_are_refused(tmp_path):
+    kept = ("train_sasrec.py", "--negatives-file", "negatives.pt", "--models", "GRU4Rec", "--epochs", "1")
+    finish(start(*kept, "--users", "50", "--items", "200", cwd=tmp_path))
+    process = start(*kept, "--users", "60", "--items", "200", cwd=tmp_path)
+    with process:
+        _, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert err.splitlines()[-1] == (
+        "train_sasrec.py: negatives.pt: expected 99 negatives for each of these 60 test items, got those of other data"
+    )
+
+
+def test_core_drops_what_is_rare_until_nothing_is(interactions):
+    # Without user 4, item 5 has one interaction; without item 5, user 3 has one.
+    data = interactions.Interactions("data", [[1, 3], [3, 1], [5, 3], [5]], 5)
+    kept = interactions.core(data, 2)
+    assert kept.sequences == [[1, 2], [2, 1]]
+    assert kept.num_items == 2
+    assert interactions.core(data, 1) is data
+    with pytest.raises(interactions.DataError, match="data: no user and item has 4 interactions"):
+        interactions.core(data, 4)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -185,21 +248,126 @@ def test_data_without_anything_to_evaluate_or_to_train_on_are_refused(interactio
         interactions.leave_one_out(interactions.Interactions("data", sequences, 9))
 
 
-def test_negatives_are_distinct_and_unseen_and_drawn_once(interactions, monkeypatch):
+@pytest.fixture
+def sasrec(monkeypatch) -> Iterator[None]:
+    """The modules of the example, which find each other as they do when it is run as a script."""
+    before = set(sys.modules)
     monkeypatch.syspath_prepend(EXAMPLES)
-    train_sasrec = importlib.import_module("train_sasrec")
+    yield
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in ("sasrec", "interactions"):
+            del sys.modules[name]
+
+
+@pytest.mark.usefixtures("sasrec")
+def test_negatives_are_distinct_and_unseen_and_drawn_once(interactions, tmp_path):
+    data = importlib.import_module("sasrec.data")
     queries = interactions.leave_one_out(interactions.generate(300, 150, seed=0)).test
-    options = argparse.Namespace(num_negatives=99, max_len=5)
-    loader = train_sasrec.batches(queries, 150, options, torch.Generator().manual_seed(0))
-    rows = [row for batch in loader for row in zip(*batch, strict=True)]
-    for query, (exclude, recent, candidates) in zip(queries, rows, strict=True):
+    batches = data.batches(queries, 5)
+    path = tmp_path / "folder" / "negatives.pt"
+    drawn = data.candidates(batches, 150, 99, 0, path)
+    rows = [
+        row for batch, candidates in zip(batches, drawn, strict=True) for row in zip(*batch, candidates, strict=True)
+    ]
+    for query, (recent, exclude, target, candidates) in zip(queries, rows, strict=True):
         assert {*exclude.tolist()} == {0, *query.history}  # padding, item 0, never competes
         assert recent.tolist() == (query.history[-5:] + [0] * 5)[:5]
-        assert candidates[0] == query.target
+        assert candidates[0] == target == query.target
         assert len({*candidates.tolist()}) == 100
         assert not {*candidates.tolist()} & {0, *query.history}
-    for first, second in zip(loader, loader, strict=True):
-        assert torch.equal(first.candidates, second.candidates)
+    for first, second in zip(drawn, data.candidates(batches, 150, 99, 1, path), strict=True):
+        assert torch.equal(first, second)  # of the file, not of the other seed
+
+
+@pytest.mark.usefixtures("sasrec")
+def test_a_training_batch_has_sequences_of_like_length_and_an_epoch_has_each_once():
+    data = importlib.import_module("sasrec.data")
+    lengths = [2] * 40 + [3] * 30 + [10] * 20 + [50] * 3
+    sampler = data.LikeLength(lengths, 8, seed=0)
+    epochs = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        epochs.append(list(sampler))
+        assert len(epochs[-1]) == len(sampler)
+        assert sorted(number for batch in epochs[-1] for number in batch) == list(range(len(lengths)))
+        for batch in epochs[-1]:
+            assert len(batch) * max(lengths[number] for number in batch) <= max(8 * sum(lengths) / len(lengths), 50)
+    assert epochs[0] != epochs[1]
+    halves = [list(data.LikeLength(lengths, 8, 0, processes=2, process=process)) for process in range(2)]
+    assert len(halves[0]) == len(halves[1])
+    numbers = [number for half in halves for batch in half for number in batch]
+    assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.usefixtures("sasrec")
+@pytest.mark.parametrize("model", ["SASRec", "GRU4Rec"])
+def test_a_model_looks_back_only_and_not_at_padding(model):
+    models = importlib.import_module("sasrec.models")
+    torch.manual_seed(0)
+    model = (models.SASRec(20, 8, 6) if model == "SASRec" else models.GRU4Rec(20, 8)).eval()
+    sequence = torch.tensor([[3, 1, 4, 1, 5]])
+    whole = model(sequence)
+    torch.testing.assert_close(model(sequence[:, :3]), whole[:, :3])
+    torch.testing.assert_close(model.queries(torch.cat([sequence, torch.zeros(1, 1).long()], 1)), whole[:, -1])
+
+
+@pytest.mark.usefixtures("sasrec")
+@pytest.mark.parametrize("loss", ["softmax", "sampled-softmax", "bce", "gbce"])
+def test_losses_push_the_next_item_up_and_the_others_down(loss):
+    losses = importlib.import_module("sasrec.losses")
+    assert loss in losses.LOSSES
+    torch.manual_seed(0)
+    batch = torch.tensor([[1, 2, 3], [2, 4, 0]])
+    hidden, items = torch.randn(2, 2, 8, requires_grad=True), torch.randn(9, 8)
+    losses.next_item_loss(loss, hidden, items, batch, negatives=200).backward()
+    assert hidden.grad[1, 1].abs().sum() == 0  # padding follows
+    gradient = hidden.grad.reshape(-1, 8)[:3] @ items.T  # what a step down would take from each score
+    for row, target in zip(gradient, batch[:, 1:].reshape(-1)[:3], strict=True):
+        assert row[target] < 0
+
+
+@pytest.mark.usefixtures("sasrec")
+@pytest.mark.parametrize(("calibration", "beta"), [(0.0, 1.0), (1.0, 1 / 9), (0.5, (1 + 1 / 9) / 2)])
+def test_gbce_weights_the_target_between_one_and_the_share_of_items_drawn(calibration, beta):
+    losses = importlib.import_module("sasrec.losses")
+    items = torch.zeros(11, 2)  # ten items, nine of them other than the target, of which one is drawn
+    items[2, 0] = 2
+    for _ in range(20):
+        loss = losses.next_item_loss("gbce", torch.ones(1, 1, 2), items, torch.tensor([[1, 2]]), 1, calibration)
+        positive = beta * math.log1p(math.exp(-2))
+        drawn = (math.log(2), 0.0)  # another item, whose score is 0; or the target, which is no negative
+        assert any(float(loss) == pytest.approx((positive + negative) / 2) for negative in drawn)
+
+
+def test_the_spread_over_runs_is_their_standard_deviation(tmp_path):
+    for number, value in enumerate((0.1, 0.2, 0.6)):
+        values = {"full catalogue": {"SASRec": {"mrr@10": value, "hit_rate@10": 0.5, "ndcg@10": 1 - value}}}
+        (tmp_path / f"{number}.json").write_text(json.dumps(values), encoding="utf-8")
+    out, _ = finish(start("sasrec/spread.py", *sorted(tmp_path.glob("*.json")), cwd=tmp_path))
+    # The squared distances from the mean of 0.3 add up to 0.14, and there are three values.
+    shown = f"0.3000 ± {math.sqrt(0.14 / 2):.4f}", "0.5000 ± 0.0000", f"0.7000 ± {math.sqrt(0.14 / 2):.4f}"
+    assert re.split(r"\s{2,}", out.splitlines()[1]) == ["full catalogue", "SASRec", *shown]
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_processes_train_and_validate_each_query_once(tmp_path):
+    # 1,100 queries are three batches: a sampler that gives both processes as many would give one of them twice.
+    few = ("--users", "1100", "--items", "200", "--epochs", "2", "--models", "GRU4Rec")
+    arguments = (*few, "--dropout", "0", "--learning-rate", "1e-12", "--output")
+    one, _ = finish(start("train_sasrec.py", *arguments, "one", cwd=tmp_path))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    command = [*torchrun, EXAMPLES / "train_sasrec.py", *arguments, "two", "--devices", "2"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    two = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=True
+    )
+    assert two.stdout == one  # the weights have not moved, and one process prints
+    columns = [
+        [line.split(",")[3:] for line in (tmp_path / log).read_text().splitlines()[1::2]]
+        for log in ("one/GRU4Rec/csv/version_0/metrics.csv", "two/GRU4Rec/csv/version_0/metrics.csv")
+    ]
+    assert columns[0] == columns[1]
 
 
 def test_windows_have_each_item_but_the_first_as_a_target_once(interactions):
