@@ -93,7 +93,7 @@ class RankDistribution(RankMetric):
 
         Args:
             val: a dict of the models' `RankDistribution` metrics by name; or a value of ``compute`` or ``forward``, or
-                a sequence or dict of them, of whose queries the shares with a rank are drawn; this metric alone if None.
+                a sequence or dict of them, of whose queries those with a rank are drawn; this metric alone if None.
             ax: axes to draw into.
 
         Returns:
