@@ -11,11 +11,11 @@ from torchmetrics import MetricCollection
 
 from mrr_torch import _checks
 from mrr_torch._torchmetrics import renamed
+from mrr_torch.extras import Extras
 from mrr_torch.metrics import HitRate, MeanReciprocalRank, NormalizedDCG
 from mrr_torch.rank_metric import RankMetric
 from mrr_torch.ranks.batch import Batch
 from mrr_torch.settings import check_cuts
-from mrr_torch.state import Extras
 
 
 def ranking_metrics(

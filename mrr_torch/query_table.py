@@ -14,10 +14,11 @@ from torchmetrics.utilities import rank_zero_warn
 
 from mrr_torch import _checks
 from mrr_torch._device import state_dtype, to_device
+from mrr_torch.extras import Extras, check_extras
 from mrr_torch.ranks import Outcome, Ranks, with_several
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.reading import Reading
-from mrr_torch.state import Extras, RankHistogram, check_extras
+from mrr_torch.state import RankHistogram
 
 INT32 = torch.iinfo(torch.int32)
 UNSEEN = INT32.min

@@ -43,7 +43,7 @@ class RankDistribution(RankMetric):
         return wilson_interval(moments, confidence)
 
     def _result_of(self, reading: Reading) -> Tensor | dict[str, Tensor]:
-        masses = {self.key + suffix: self._result(self._mass(part)) for suffix, part in self._of_cohorts(reading)}
+        masses = {self.key + suffix: self._result(self._mass(part)) for suffix, part in reading.by_cohort()}
         return masses if self.settings.cohorts else masses[self.key]
 
     def compute(self) -> Tensor | dict[str, Tensor]:
@@ -129,7 +129,7 @@ class RankDistribution(RankMetric):
         """Return the reading of all queries, or of a cohort."""
         if cohort is not None:
             _checks.one_of("cohort", cohort, self.settings.cohorts)
-        return dict(self._of_cohorts(self._reading()))["" if cohort is None else f"/{cohort}"]
+        return dict(self._reading().by_cohort())["" if cohort is None else f"/{cohort}"]
 
     def _mass(self, reading: Reading) -> Tensor:
         top_k, seen = self._cuts[0] or 0, reading.weighted

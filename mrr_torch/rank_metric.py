@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor
 from mrr_torch import _checks
 from mrr_torch._device import readable, to_device
 from mrr_torch._torchmetrics import SummedStateMetric
+from mrr_torch.extras import Extras
 from mrr_torch.intervals import Moments, normal_interval
 from mrr_torch.ranks import Ranks
 from mrr_torch.ranks.batch import Batch, Ranked, rank_batch
 from mrr_torch.reading import Reading, refuse_empty
 from mrr_torch.report import Value, line
-from mrr_torch.sampling.estimate import full_catalogue_gain
+from mrr_torch.sampling.estimate import full_catalogue_gains
 from mrr_torch.settings import (
     EmptyTargetAction,
     Settings,
@@ -26,7 +27,7 @@ from mrr_torch.settings import (
     check_cuts,
     refuse_other_names,
 )
-from mrr_torch.state import BINS, Extras
+from mrr_torch.state import BINS
 from mrr_torch.store import Unseen, store_of
 from mrr_torch.ties import Ties
 
@@ -127,10 +128,7 @@ class RankMetric(SummedStateMetric):
         self.unseen = unseen
         self._store = store_of(self.settings, bins, self.num_queries, unseen)
         self._lists = self._store.lists
-        self._full_gains = {}
-        if self.catalogue_size is not None and num_negatives is not None:
-            size = self.catalogue_size
-            self._full_gains = {k: full_catalogue_gain(self.gain, size, num_negatives, k) for k in self._cuts}
+        self._full_gains = full_catalogue_gains(self.gain, self.catalogue_size, num_negatives, self._cuts)
         for name, (state, reduction) in self._store.empty(torch.get_default_device()).items():
             self.add_state(name, state, dist_reduce_fx=reduction)
 
@@ -226,7 +224,7 @@ class RankMetric(SummedStateMetric):
         """
         confidence = 0.95 if self.confidence is None else self.confidence
         lines = []
-        for suffix, reading in self._of_cohorts(self._reading()):
+        for suffix, reading in self._reading().by_cohort():
             values = []
             for k in self._cuts:
                 moments = self._moments(reading, k)
@@ -236,17 +234,11 @@ class RankMetric(SummedStateMetric):
         return "\n".join(lines)
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """Plot one value, a sequence of values, or dicts of them, as every torchmetrics metric does.
+        """Plot values as every torchmetrics metric does, and return figure and axes.
 
         Args:
-            val: results of ``compute`` or ``forward``; the present value if None.
+            val: results of ``compute`` or ``forward``, one or a sequence; the present value if None.
             ax: axes to draw into.
-
-        Returns:
-            figure and axes.
-
-        Raises:
-            ModuleNotFoundError: matplotlib is not installed.
         """
         return self._plot(val, ax)
 
@@ -268,13 +260,17 @@ class RankMetric(SummedStateMetric):
 
     def _result_of(self, reading: Reading) -> Tensor | dict[str, Tensor]:
         values: dict[str, float] = {}
-        for suffix, part in self._of_cohorts(reading):
+        for suffix, part in reading.by_cohort():
             for k in self._cuts:
-                values |= self._read_outs(self._name(k) + suffix, self._moments(part, k), self.interval)
+                named = {self._name(k) + suffix: (self._moments(part, k), self.interval)}
                 if k in self._full_gains:
                     # Whatever is estimated, the values of single queries are neither shares nor within 0..1.
-                    estimated = part.moments_of(self._full_gains[k])
-                    values |= self._read_outs(f"{self._name(k)}_full_estimate{suffix}", estimated, normal_interval)
+                    estimated = part.moments_of(self._full_gains[k]), normal_interval
+                    named[f"{self._name(k)}_full_estimate{suffix}"] = estimated
+                for name, (moments, interval) in named.items():
+                    values[name] = moments.mean
+                    if self.confidence is not None:
+                        values[f"{name}_low"], values[f"{name}_high"] = interval(moments, self.confidence)
         results = {
             name: torch.tensor(value, dtype=torch.get_default_dtype(), device=self.device)
             for name, value in values.items()
@@ -284,12 +280,9 @@ class RankMetric(SummedStateMetric):
 
     def __repr__(self) -> str:
         """Return the class and its settings."""
-        given = [] if self.top_k is None else [f"top_k={self.top_k!r}"]
-        given += [self.settings.arguments()] if self.settings != Settings() else []
-        others = ("confidence", "catalogue_size", "num_queries")
-        given += [f"{name}={getattr(self, name)!r}" for name in others if getattr(self, name) is not None]
-        given += [f"unseen={self.unseen!r}"] if self.unseen != "skip" else []
-        return f"{type(self).__name__}({', '.join(given)})"
+        names = ("top_k", "confidence", "catalogue_size", "num_queries", "unseen")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) not in (None, "skip")}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in (given | self.settings.changed()).items())})"
 
     def _read(self) -> Reading:
         """Read the states as they are; raise for invalid values that ``update`` could not read."""
@@ -301,11 +294,6 @@ class RankMetric(SummedStateMetric):
         with self._synchronised():
             return self._read()
 
-    def _of_cohorts(self, reading: Reading) -> list[tuple[str, Reading]]:
-        """Return the reading of all queries and of each cohort, each with the suffix of its names."""
-        cohorts = zip(self.settings.cohorts, reading.cohorts, strict=True)
-        return [("", reading), *((f"/{name}", part) for name, part in cohorts)]
-
     def _moments(self, reading: Reading, k: int | None) -> Moments:
         return reading.moments(self.gain, k, tail=k is None)
 
@@ -314,11 +302,3 @@ class RankMetric(SummedStateMetric):
 
     def _name(self, k: int | None) -> str:
         return self.key if k is None else f"{self.key}{self.separator}{k}"
-
-    def _read_outs(
-        self, name: str, moments: Moments, interval: Callable[[Moments, float], tuple[float, float]]
-    ) -> dict[str, float]:
-        values = {name: moments.mean}
-        if self.confidence is not None:
-            values[f"{name}_low"], values[f"{name}_high"] = interval(moments, self.confidence)
-        return values

@@ -92,6 +92,11 @@ class Reading(NamedTuple):
         """Weight of the queries that count 1 without a relevant item."""
         return self._certain(self.weighted)
 
+    def by_cohort(self) -> list[tuple[str, Reading]]:
+        """Return the reading of all queries and of each cohort, each with the suffix of its names."""
+        cohorts = zip(self.settings.cohorts, self.cohorts, strict=True)
+        return [("", self), *((f"/{name}", part) for name, part in cohorts)]
+
     def count(self, outcome: Outcome) -> int:
         """Return the number of queries with an outcome."""
         return int(self.counts.outcomes[outcome])

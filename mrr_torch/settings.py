@@ -93,10 +93,10 @@ class Settings(NamedTuple):
         """The name of the state that keeps the range of the number of candidates."""
         return f"candidates_of_{self.state_name}"
 
-    def arguments(self) -> str:
-        """Return the settings that are not the default, as arguments."""
-        given = ((name, value, self._field_defaults[name]) for name, value in self._asdict().items())
-        return ", ".join(f"{name}={value!r}" for name, value, default in given if value != default)
+    def changed(self) -> dict[str, Any]:
+        """Return the settings that are not the default."""
+        given = {name: list(value) if name == "cohorts" else value for name, value in self._asdict().items()}
+        return {name: value for name, value in given.items() if getattr(self, name) != self._field_defaults[name]}
 
 
 def _check_cohorts(cohorts: Any) -> tuple[str, ...]:

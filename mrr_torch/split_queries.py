@@ -14,12 +14,13 @@ from torch import Tensor
 from mrr_torch import _checks
 from mrr_torch._gather import joined
 from mrr_torch._synchronise import State
+from mrr_torch.extras import Extras
 from mrr_torch.kernels import backend
 from mrr_torch.kernels.runs import NO_ID
 from mrr_torch.ranks.batch import Ranked, ranked_items
 from mrr_torch.ranks.grouped import Items
 from mrr_torch.reading import Reading
-from mrr_torch.state import Extras, RankHistogram
+from mrr_torch.state import RankHistogram
 
 # What is kept of an item beside its score and the id of its query.
 FLAGS = RELEVANT, INVALID, EXCLUDED, ABSENT, NAMED = 1, 2, 4, 8, 16

@@ -7,12 +7,13 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 
 from mrr_torch import _checks
+from mrr_torch.extras import Extras
 from mrr_torch.query_table import QueryTable
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.reading import Reading
 from mrr_torch.settings import Settings
 from mrr_torch.split_queries import ItemList, SplitRefused
-from mrr_torch.state import Extras, RankHistogram
+from mrr_torch.state import RankHistogram
 
 Unseen = Literal["skip", "neg"]
 

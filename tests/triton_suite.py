@@ -318,7 +318,7 @@ def test_rank_catalogue_and_metrics_by_the_kernels_equal_the_tiled_path(generato
             kernel = rank_catalogue(queries, items, wanted, implementation="triton", **options)
             tiled = rank_catalogue(queries, items, wanted, implementation="streamed", **options)
             assert all(torch.equal(left, right) for left, right in zip(kernel, tiled, strict=True)), names
-    with pytest.raises(ValueError, match="implementation: expected 'auto' or 'streamed' here, got 'triton: float64"):
+    with pytest.raises(ValueError, match="implementation: expected 'auto' or 'streamed' here, got 'triton': float64"):
         rank_catalogue(queries.double(), items, target, implementation="triton")
 
 

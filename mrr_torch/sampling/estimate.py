@@ -16,6 +16,15 @@ SMOOTHNESS = 0.1
 EDGE = 2**13
 
 
+def full_catalogue_gains(
+    gain: Callable[[Tensor], Tensor], catalogue_size: int | None, negatives: int | None, cuts: list[int | None]
+) -> dict[int | None, Tensor]:
+    """Return `full_catalogue_gain` for each cut-off; none where no size of the catalogue is given."""
+    if catalogue_size is None or negatives is None:
+        return {}
+    return {k: full_catalogue_gain(gain, catalogue_size, negatives, k) for k in cuts}
+
+
 def full_catalogue_gain(
     gain: Callable[[Tensor], Tensor], catalogue_size: int, negatives: int, top_k: int | None = None
 ) -> Tensor:
