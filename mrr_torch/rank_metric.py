@@ -53,13 +53,10 @@ class RankMetric(SummedStateMetric):
             expectation over all draws of m of them: no sampling noise, no seed.
         miss_index: queries with this target count 0 and stay in the mean: their item is not in the catalogue.
         confidence: e.g. 0.95; adds ``..._low`` and ``..._high`` to the result, which is a dict then. The interval is
-            for the mean over the population that the queries were drawn from: normal, from the spread of the queries'
-            values (for the hit rate Wilson's). It is too narrow for few queries (below about 100), or few hits, or
-            queries that are not independent (several of one user, or one that was counted several times); a spread tie
-            makes it a little too wide.
-        catalogue_size: with ``num_negatives``, candidates in the full catalogue; adds ``..._full_estimate``: an
-            estimate of the full-catalogue value from the sampled ranks (`full_catalogue_gain`), with a bias towards
-            its prior, never the value itself.
+            for the mean over the population that the queries were drawn from: normal (for the hit rate Wilson's). It is
+            too narrow for few queries (below about 100), few hits, or queries that are not independent.
+        catalogue_size: with ``num_negatives``, candidates in the full catalogue; adds ``..._full_estimate``, an estimate
+            of the full-catalogue value from the sampled ranks (`full_catalogue_gain`), biased towards its prior.
         num_queries: Q; the queries are a fixed set with the ids 0..Q-1, and each counts once, however often and on
             whichever process ``update`` sees it (``query_ids``): padded samplers, resumed runs. A query that is seen
             with different counts counts as the worst of them together, and a warning tells how many. It costs 32 bytes
