@@ -55,8 +55,8 @@ class RankMetric(SummedStateMetric):
         confidence: e.g. 0.95; adds ``..._low`` and ``..._high`` to the result, which is a dict then. The interval is
             for the mean over the population that the queries were drawn from: normal (for the hit rate Wilson's). It is
             too narrow for few queries (below about 100), few hits, or queries that are not independent.
-        catalogue_size: with ``num_negatives``, candidates in the full catalogue; adds ``..._full_estimate``, an estimate
-            of the full-catalogue value from the sampled ranks (`full_catalogue_gain`), biased towards its prior.
+        catalogue_size: with ``num_negatives``, candidates in the full catalogue; adds ``..._full_estimate``, an
+            estimate of the full-catalogue value (`full_catalogue_gain`), biased towards its prior.
         num_queries: Q; the queries are a fixed set with the ids 0..Q-1, and each counts once, however often and on
             whichever process ``update`` sees it (``query_ids``): padded samplers, resumed runs. A query that is seen
             with different counts counts as the worst of them together, and a warning tells how many. It costs 32 bytes
@@ -88,7 +88,6 @@ class RankMetric(SummedStateMetric):
     full_state_update = False
     plot_lower_bound = 0.0
     plot_upper_bound: float | None = 1.0
-
     key: ClassVar[str]
     separator = "@"  # between the key and the cut-off
 
@@ -118,11 +117,11 @@ class RankMetric(SummedStateMetric):
         self.settings = Settings.check(
             ties, empty_target_action, ignore_index, num_negatives, miss_index, cohorts, weighted, split_queries
         )
+        self.unseen = unseen
         self.num_queries = None if num_queries is None else _checks.positive_int("num_queries", num_queries)
         self._cuts = self._check_cuts(top_k)
         # Cut-offs beyond the usual number of bins get a longer state (of another shape, so never shared by mistake).
         bins = max([BINS, *(k for k in self._cuts if k is not None), (num_negatives or 0) + 1])
-        self.unseen = unseen
         self._store = store_of(self.settings, bins, self.num_queries, unseen)
         self._lists = self._store.lists
         self._full_gains = full_catalogue_gains(self.gain, self.catalogue_size, num_negatives, self._cuts)
@@ -177,8 +176,7 @@ class RankMetric(SummedStateMetric):
         """
         batch = Batch(preds, target, indexes, candidates, exclude, mask, relevant)
         ranked, extras = self._rank(batch, Extras(query_ids, cohort, weights))
-        states = {name: getattr(self, name) for name in self._store.names}
-        for name, state in self._store.add(states, ranked, extras).items():
+        for name, state in self._store.add(self._states(), ranked, extras).items():
             setattr(self, name, state)
 
     def _rank(self, batch: Batch, extras: Extras) -> tuple[Ranked, Extras]:
@@ -283,9 +281,10 @@ class RankMetric(SummedStateMetric):
 
     def _read(self) -> Reading:
         """Read the states as they are; raise for invalid values that ``update`` could not read."""
-        return self._store.read(
-            {name: getattr(self, name) for name in self._store.names}, complete=not self.batch_alone
-        )
+        return self._store.read(self._states(), complete=not self.batch_alone)
+
+    def _states(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in self._store.names}
 
     def _reading(self) -> Reading:
         with self._synchronised():
