@@ -96,7 +96,7 @@ class SynchronisedMetric(Metric):
             super()._sync_dist(dist_sync_fn, process_group)
         if as_compute and self.compute_with_cache:
             for metric in (self, *peers):
-                metric._kept = _own_lists(self.metric_state)
+                metric._kept = _own_lists(self._all_states())
 
     def _reduce_over_processes(self, group: Any) -> list[SynchronisedMetric]:
         """Reduce the states; return the metrics whose states are, on every process, the same as those of this one."""
@@ -124,6 +124,9 @@ class SynchronisedMetric(Metric):
                 self._reductions = reductions
         self.__dict__.update(reduced)
         return peers if alike else []
+
+    def _all_states(self) -> dict[str, State]:
+        return {name: getattr(self, name) for name in self._defaults}
 
     def _peers(self) -> list[SynchronisedMetric]:
         """Return the other metrics with the same states and settings of the `MetricCollection` that is computing.

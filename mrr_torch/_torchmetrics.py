@@ -57,10 +57,11 @@ class SummedStateMetric(SynchronisedMetric):
             ValueError: states of other settings, or of another shape.
         """
         # torchmetrics keeps the value of before the merge, and the count of updates.
-        states: Any = incoming_state.metric_state if isinstance(incoming_state, type(self)) else incoming_state
+        states: Any = incoming_state._all_states() if isinstance(incoming_state, type(self)) else incoming_state
         if not isinstance(states, dict):
             expected = f"a {type(self).__name__} or a dict of its states"
             raise TypeError(_checks.message("incoming_state", expected, type(incoming_state).__name__))
+        states = {name: [] for name in self._lists} | states
         for name in self._defaults:
             if name not in states:
                 raise ValueError(_checks.message("incoming_state", f"the state {name}", sorted(states)))
@@ -70,6 +71,20 @@ class SummedStateMetric(SynchronisedMetric):
             self._computed = None
             self._update_count += updates
             self._reduce_states(states)
+
+    @property
+    def metric_state(self) -> dict[str, State]:
+        """The states by name; lists that are empty, which only flat lists of items fill, are left out."""
+        return {name: state for name, state in self._all_states().items() if name not in self._lists or len(state)}
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the persistent states, without lists that are empty."""
+        states = super().state_dict(*args, **kwargs)
+        prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
+        for name in self._lists:
+            if prefix + name in states and not states[prefix + name]:
+                del states[prefix + name]
+        return states
 
     def _wrap_update(self, update: Callable[..., None]) -> Callable[..., None]:
         """Let a failed update change nothing: torchmetrics counts it, and drops what is kept, before it runs."""
@@ -125,7 +140,7 @@ class SummedStateMetric(SynchronisedMetric):
                 setattr(self, name, self._copied(state, getattr(self, name)))
             # torchmetrics would go on giving the value of before, and warn that there was no update.
             self._computed = None
-            self._update_count = max(self._update_count, 1) if self._differs(self.metric_state) else 0
+            self._update_count = max(self._update_count, 1) if self._differs(self._all_states()) else 0
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )

@@ -66,7 +66,7 @@ def test_the_catalogue_kernels_compile(dtype, target, monkeypatch, tmp_path):
     check_catalogue(monkeypatch, tmp_path, target, dtype, 64, tile)
 
 
-@pytest.mark.slow
+@pytest.mark.compile
 @pytest.mark.parametrize("at", range(MOST))
 @pytest.mark.parametrize(
     ("dtype", "columns"),
@@ -81,14 +81,14 @@ def test_every_tile_compiles(dtype, columns, at, target, monkeypatch, tmp_path):
     check_catalogue(monkeypatch, tmp_path, target, dtype, columns, choice[at], items=2**20)
 
 
-@pytest.mark.slow
+@pytest.mark.compile
 @pytest.mark.parametrize(("dtype", "columns"), [(torch.bfloat16, 64), (torch.float32, 50)], ids=str)
 def test_a_bias_compiles(dtype, columns, target, monkeypatch, tmp_path):
     for tile in tiles(dtype, columns, amd=target == "gfx942"):
         check_catalogue(monkeypatch, tmp_path, target, dtype, columns, tile, biased=True)
 
 
-@pytest.mark.slow
+@pytest.mark.compile
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_long_embeddings_compile(dtype, target, monkeypatch, tmp_path):
     tile = tiles(dtype, 1024, amd=target == "gfx942")[0]
@@ -116,7 +116,7 @@ def test_the_kernel_of_scores_compiles(masked, target, monkeypatch, tmp_path):
     check_scores(monkeypatch, tmp_path, target, meta(512, 20_000), masked)
 
 
-@pytest.mark.slow
+@pytest.mark.compile
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_kernel_of_scores_compiles_for_any_type_and_shape(dtype, target, monkeypatch, tmp_path):
     shapes = (512, 20_000), (4096, 100), (3, 2_000_000)

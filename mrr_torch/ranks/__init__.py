@@ -50,7 +50,7 @@ class Outcome(IntEnum):
     BAD_RANKS = -9, _checks.message("preds", "Ranks with counts >= 0", "others, in {queries}")
     PADDING = -10, "no query: a padding row, where the number of queries cannot be known without synchronising"
     BAD_COHORT = -11, _checks.message("cohort", "ids in 0..cohorts-1", "ids outside, in {queries}")
-    BAD_WEIGHTS = -12, _checks.message("weights", "numbers in 0..1e+100", "others, in {queries}")
+    BAD_WEIGHTS = -12, _checks.message("weights", "finite numbers >= 0, at most 1e+100", "others, in {queries}")
 
     message: str
 
