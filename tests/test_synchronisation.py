@@ -137,7 +137,7 @@ def alone_after_compute():
             shares.plot()
             metric.plot()
     # The states are those of this process again.
-    return told, entered, metric.metric_state[metric.protocol.state_name].sum(), len(of_table)
+    return told, entered, metric.metric_state[metric.settings.state_name].sum(), len(of_table)
 
 
 def test_every_read_out_after_compute_is_local_to_the_process_that_calls_it(run_processes):
@@ -403,4 +403,4 @@ def sizes():
 def test_states_of_different_sizes_are_refused_on_all_processes(run_processes):
     first, second = in_processes(2, sizes, run_processes)
     assert len(first) == len(second) == 3
-    assert "(2068,)" in first[0]
+    assert "(2074,)" in first[0]
