@@ -123,7 +123,7 @@ class RankMetric(SummedStateMetric):
         # Cut-offs beyond the usual number of bins get a longer state (of another shape, so never shared by mistake).
         bins = max([BINS, *(k for k in self._cuts if k is not None), (num_negatives or 0) + 1])
         self._store = store_of(self.settings, bins, self.num_queries, unseen)
-        self._lists = self._store.lists
+        self._lists, self._names = self._store.lists, self._store.names
         self._full_gains = full_catalogue_gains(self.gain, self.catalogue_size, num_negatives, self._cuts)
         for name, (state, reduction) in self._store.empty(torch.get_default_device()).items():
             self.add_state(name, state, dist_reduce_fx=reduction)
@@ -195,7 +195,7 @@ class RankMetric(SummedStateMetric):
                 extras = extras.padded(ranked.ranks.relevant.shape[0])
         extras, ranked = self._store.check(extras, ranked)
         ranks = ranked.ranks
-        device = getattr(self, self._store.names[0]).device
+        device = getattr(self, self._names[0]).device
         if ranks.higher.device != device:
             if not isinstance(batch.preds, (Ranks, Ranked)):  # a few numbers are moved, scores are not
                 raise ValueError(_checks.message("preds", f"a tensor on {device}, as the metric", batch.preds.device))
@@ -284,7 +284,7 @@ class RankMetric(SummedStateMetric):
         return self._store.read(self._states(), complete=not self.batch_alone)
 
     def _states(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in self._store.names}
+        return {name: getattr(self, name) for name in self._names}
 
     def _reading(self) -> Reading:
         with self._synchronised():

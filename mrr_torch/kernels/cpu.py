@@ -122,6 +122,11 @@ def none_beyond(numbers: Tensor, most: int) -> bool:
     return numbers.numel() == 0 or int(numbers.max()) <= most
 
 
+def within(ids: Tensor, number: int) -> bool:
+    """Return True if all ``ids`` are known to be in 0..number-1."""
+    return ids.numel() == 0 or (int(ids.min()) >= 0 and int(ids.max()) < number)
+
+
 def rows_at(where: Tensor) -> Tensor:
     """Return the indexes of the rows that have to be worked on: those at ``where`` ``(rows,)``."""
     return where.nonzero()[:, 0]

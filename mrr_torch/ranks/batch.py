@@ -103,7 +103,7 @@ def _known(ranks: Ranks, columns: int, *, single: bool, options: dict[str, Any])
     """Add what is known of ranks that come from rows of scores."""
     width = columns if all(value is None for value in options.values()) else None
     found = readable(ranks.relevant) and ranks.relevant.numel() > 0 and int(ranks.relevant.min()) > 0
-    return Ranked(ranks, columns, single, found, width if single else None)
+    return Ranked(ranks, columns, single, found, width)
 
 
 def _check_columns(shape: tuple[int, ...], num_negatives: int | None) -> None:

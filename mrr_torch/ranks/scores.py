@@ -241,6 +241,8 @@ def _excluded_beyond(rows: Rows) -> Tensor | None:
 
 def _outside(ids: Tensor, width: int, ignore_index: int | None, miss_index: int | None) -> Tensor | None:
     """Return the mask of the targets that are no column; None if there is none. Raise where they can be read."""
+    if ignore_index is None and miss_index is None and backend(ids).within(ids, width):
+        return None
     outside = (ids < 0) | (ids >= width)
     known = {"ignore_index": ignore_index, "miss_index": miss_index}
     for index in known.values():
