@@ -26,7 +26,15 @@ from torch import Tensor
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.retrieval import RetrievalMRR
 
-from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, mean_reciprocal_rank, rank_catalogue, rank_retrieved
+from mrr_torch import (
+    HitRate,
+    MeanReciprocalRank,
+    NormalizedDCG,
+    mean_reciprocal_rank,
+    rank_catalogue,
+    rank_retrieved,
+    ranking_metrics,
+)
 
 LEGEND = """\
 - ms: median over rounds that call all rows, each in another order; ratio: to the first row; peak MiB: growth of the
@@ -263,6 +271,7 @@ def small(args: argparse.Namespace) -> tuple[str, list[Row]]:
     batch, (_, at_10) = (scores, target[:, 0]), oracle(scores, relevant)
     one, mean = MeanReciprocalRank(10), MeanMetric().to(scores.device)
     three = MetricCollection([MeanReciprocalRank(10), HitRate(10), NormalizedDCG(10)])
+    nine = ranking_metrics([5, 10, 20])
     values = 1 / (1 + (scores > scores.gather(1, target)).sum(1))
 
     def mrr(result: Any) -> Any:
@@ -276,6 +285,7 @@ def small(args: argparse.Namespace) -> tuple[str, list[Row]]:
         Row("mrr_torch three metrics, update", lambda: three.update(*batch), at_10, lambda _: mrr(three.compute())),
         Row("mrr_torch three metrics, forward", lambda: three(*batch), at_10, mrr),
         Row("mrr_torch three metrics, compute", lambda: three.compute(), at_10, mrr, lambda: three.update(*batch)),
+        Row("mrr_torch ranking_metrics of nine, forward", lambda: nine(*batch), at_10, lambda found: found["mrr@10"]),
         Row("mrr_torch, function @10", lambda: mean_reciprocal_rank(*batch, 10), at_10),
     ]
     return "batches of 32 x 100 scores; three metrics: a MetricCollection of MRR@10, HitRate@10, NDCG@10", rows
