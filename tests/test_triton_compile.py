@@ -67,6 +67,7 @@ def test_the_catalogue_kernels_compile(dtype, target, monkeypatch, tmp_path):
 
 
 @pytest.mark.compile
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(MOST))
 @pytest.mark.parametrize(
     ("dtype", "columns"),
@@ -82,6 +83,7 @@ def test_every_tile_compiles(dtype, columns, at, target, monkeypatch, tmp_path):
 
 
 @pytest.mark.compile
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "columns"), [(torch.bfloat16, 64), (torch.float32, 50)], ids=str)
 def test_a_bias_compiles(dtype, columns, target, monkeypatch, tmp_path):
     for tile in tiles(dtype, columns, amd=target == "gfx942"):
@@ -89,6 +91,7 @@ def test_a_bias_compiles(dtype, columns, target, monkeypatch, tmp_path):
 
 
 @pytest.mark.compile
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_long_embeddings_compile(dtype, target, monkeypatch, tmp_path):
     tile = tiles(dtype, 1024, amd=target == "gfx942")[0]
@@ -117,6 +120,7 @@ def test_the_kernel_of_scores_compiles(masked, target, monkeypatch, tmp_path):
 
 
 @pytest.mark.compile
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_kernel_of_scores_compiles_for_any_type_and_shape(dtype, target, monkeypatch, tmp_path):
     shapes = (512, 20_000), (4096, 100), (3, 2_000_000)
