@@ -141,6 +141,8 @@ def check_catalogue(queries, items, target, bias=None, exclude=None, tile=None):
     """Compare with the tiled path, to the last bit."""
     best, (tied, higher, competitors, relevant) = count_catalogue(queries, items, target, bias, exclude, tile)
     shared = exclude is not None and exclude.shape[0] == 1
+    if exclude is not None:  # which refuses ids that are no item; to the kernel they mean nothing
+        exclude = exclude.masked_fill(exclude >= items.shape[0], -1)
     wanted = {"bias": bias, "exclude": exclude[0] if shared else exclude}
     expected = rank_catalogue(queries, items, target, implementation="streamed", **wanted)
     own = (queries.float() * items.index_select(0, target).float()).sum(1)
