@@ -33,7 +33,7 @@ MASK = torch.ones(2, 3, dtype=torch.bool)
         (([[8, 3]], [[3.0]]), TypeError, "relevant: expected int ids, as retrieved, got float"),
         (([[torch.tensor(3)]], [[3]]), TypeError, "retrieved[0]: expected hashable ids (not tensors), got Tensor"),
         (([["8"], [3]], [[8], [3]]), TypeError, "retrieved: expected ids of one type, got int, str"),
-        (([["a"]], [["a"], ["b"]]), ValueError, "relevant: expected ids for 1 queries, as in retrieved, got 2"),
+        (([["a"]], [["a"], ["b"]]), ValueError, "relevant: expected ids for 1 query, as in retrieved, got 2"),
         ((torch.tensor([[1], [2]]), torch.tensor([[1]])), ValueError, "relevant: expected shape (2,) or (2, 'M'), got"),
         (([[b"8", b"3"]], [["3"]]), TypeError, "relevant: expected bytes ids, as retrieved, got str"),
         ((torch.tensor([[8.0, 3.0]]), torch.tensor([3])), TypeError, "retrieved: expected a tensor of integer ids"),

@@ -302,24 +302,3 @@ NUMBERS = IDS, TARGET
 def test_what_could_be_read_wrongly_is_refused(arguments, options, error, message):
     with pytest.raises(error, match="^" + re.escape(message)):
         rank_retrieved(*arguments, **options)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((IDS, torch.tensor([5, 6, 7])), ValueError, "relevant: expected shape (2,) or (2, 'M'), got shape (3, 1)"),
-        ((IDS.float(), TARGET), TypeError, "retrieved: expected a tensor of integer ids, got torch.float32"),
-        ((["donut", "roll"], [["roll"], ["roll"]]), TypeError, "retrieved[0]: expected a list of ids, got 'donut'"),
-        (([["a"], ["b"]], [["a"]]), ValueError, "relevant: expected ids for 2 queries, as in retrieved, got 1"),
-        (([["8", "3"]], [[3]]), TypeError, "relevant: expected str ids, as retrieved, got int"),
-        (([[8, 3]], [["3"]]), TypeError, "relevant: expected int ids, as retrieved, got str"),
-        (([[8, 3]], [[3.0]]), TypeError, "relevant: expected int ids, as retrieved, got float"),
-        (([[torch.tensor(3)]], [[3]]), TypeError, "retrieved[0]: expected hashable ids (not tensors), got Tensor"),
-        (([["8"], [3]], [[8], [3]]), TypeError, "retrieved: expected ids of one type, got int, str"),
-        (([["a"]], "a"), TypeError, "relevant: expected a tensor, or a list with an entry for each query, got str"),
-    ],
-    ids=lambda case: str(case)[:50],
-)
-def test_retrieved_lists_are_checked(arguments, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        rank_retrieved(*arguments)

@@ -47,7 +47,13 @@ def read_excluded(name: str, value: Any, queries: int | None, *, tuples: bool) -
     rows = _rows(name, value)
     if rows and any(_holds_ids(row, tuples) for row in rows):
         if len(rows) != queries:
-            raise ValueError(_checks.message(name, f"ids for {queries or 'all'} queries, as in retrieved", len(rows)))
+            raise ValueError(
+                _checks.message(
+                    name,
+                    f"ids for {_checks.queries(queries) if queries else 'all queries'}, as in retrieved",
+                    len(rows),
+                )
+            )
         return read_sets(name, rows, tuples=tuples)
     if len(rows) == queries and queries > 1:
         expected = "[[id], ...] for one id a query, or a set of ids for all queries"

@@ -100,7 +100,9 @@ def _read(given: dict[str, Any], padding: Any) -> dict[str, Any]:
             raise ValueError(_checks.message("retrieved", "shape (B, K), since relevant is a list", got))
         relevant = lists.read_sets("relevant", relevant, tuples=tuples)
         if len(relevant) != queries:
-            raise ValueError(_checks.message("relevant", f"ids for {queries} queries, as in retrieved", len(relevant)))
+            raise ValueError(
+                _checks.message("relevant", f"ids for {_checks.queries(queries)}, as in retrieved", len(relevant))
+            )
     read = {"retrieved": retrieved, "relevant": relevant}
     if exclude is not None:
         is_tensor = isinstance(exclude, Tensor)
