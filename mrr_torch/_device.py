@@ -14,7 +14,10 @@ def readable(*tensors: Tensor) -> bool:
 
     Reading a value of an accelerator synchronises with it; reading one while `torch.compile` traces breaks the graph.
     """
-    return not compiling() and all(tensor.device.type in HOST_TYPES for tensor in tensors)
+    for tensor in tensors:  # a loop, since this is asked several times in each update
+        if tensor.device.type not in HOST_TYPES:
+            return False
+    return not torch.compiler.is_compiling()
 
 
 def compiling() -> bool:

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mrr_torch import _checks
 from mrr_torch.kernels import backend
 from mrr_torch.ranks import Outcome, Ranks
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.ties import reciprocals_between
+from mrr_torch.vectors import Vectors
 from mrr_torch.whole import from_whole_parts, whole_parts
 
 # Of queries with more candidates than bins: their number; the sum of 1 / C in two whole parts; the sum of 1 / rank over
@@ -45,43 +45,54 @@ def size(bins: int) -> int:
     return bins + 1 + EXTRA
 
 
-def add(state: Tensor, ranked: Ranked, negatives: int | None, bins: int, weights: Tensor | None) -> None:
-    """Add a batch to the chance part of a state, in place and without synchronising.
+def add(
+    vectors: list[Vectors], first: int, ranked: Ranked, several: Tensor | None, negatives: int | None, bins: int
+) -> None:
+    """Add a batch to the chance part of the vectors, in place and without synchronising.
 
     Args:
-        state: ``(size(bins),)``.
-        ranked: ranks of any shape, on the device of the state.
+        vectors: the whole vectors.
+        first: where the chance part begins.
+        ranked: ranks ``(queries,)``, on the device of the vectors.
+        several: ``(queries,)`` bool; queries with several relevant items; None if there are none.
         negatives: of sampled mode; no more candidates than these and the target are ranked.
         bins: ranks with a bin of their own.
-        weights: ``(queries,)``, or None for 1 each.
     """
-    ranks = Ranks(*map(_checks.flat, ranked.ranks))
+    ranks = ranked.ranks
     limits = [limit for limit in (ranked.last, None if negatives is None else negatives + 1) if limit is not None]
     most = min(limits) if limits else None
-    known = None if ranked.found and ranked.single else _known(ranks).to(state.dtype)
-    if weights is not None:
-        known = weights if known is None else known * weights
+    known = None if ranked.found and several is None else _known(ranked, several)
     if ranked.width is not None and most is not None:  # all have the same number of candidates
         added = [1.0] if most <= bins else _of_one(most, bins)
-        at = state[min(most, bins + 1) :][: len(added)]
-        if known is None:
-            at.add_(state.new_tensor(added), alpha=ranks.relevant.shape[0])
-        else:  # a tensor of numbers from the host would be waited for, arguments are not
-            number = known.sum()
-            for each, one in zip(added, at.unbind(), strict=True):
-                one.add_(number, alpha=each)
+        for each in vectors:
+            if known is None and each.weights is None:
+                total = each.queries
+            else:
+                total = each.total(torch.ones_like(ranks.relevant) if known is None else known)
+            # A tensor of numbers from the host would be waited for, arguments are not.
+            for index, times in enumerate(added, first + min(most, bins + 1)):
+                each.vectors[:, index].add_(total, alpha=times)
         return
-    known = torch.ones_like(ranks.relevant, dtype=state.dtype) if known is None else known
+    known = torch.ones_like(ranks.relevant) if known is None else known
     number = ranks.num_candidates if negatives is None else ranks.num_candidates.clamp(max=negatives + 1)
-    # Retrieved lists have 0 candidates, which stands for "unknown" and is not read.
-    state.index_add_(0, number.clamp(max=bins + 1), known)
+    if backend(number).none_beyond(number, 0):  # unknown, as of retrieved lists
+        return
+    mass = known.to(vectors[0].vectors.dtype)
+    for each in vectors:
+        each.add(first + number.clamp(max=bins + 1), mass)
     if (most is None or most > bins) and backend(number).some(number > bins):
-        state[bins + 2 :].add_((_overflow(number, bins, state.dtype) * known).sum(1))
+        for index, sums in enumerate(_overflow(number, bins, mass.dtype) * mass, first + bins + 2):
+            for each in vectors:
+                each.add_at(index, sums)
 
 
-def _known(ranks: Ranks) -> Tensor:
+def _known(ranked: Ranked, several: Tensor | None) -> Tensor:
     """Return the mask of the queries whose chance level is known: those with one relevant item, which was scored."""
-    return ((ranks.relevant > 0) | (ranks.relevant == Outcome.NAN.value)) & ~ranks.several
+    if ranked.found and several is not None:
+        return ~several
+    relevant = ranked.ranks.relevant
+    scored = (relevant > 0) | (relevant == Outcome.NAN.value)
+    return scored if several is None else scored & ~several
 
 
 def _overflow(number: Tensor, bins: int, dtype: torch.dtype) -> Tensor:
@@ -98,8 +109,9 @@ def _of_one(number: int, bins: int) -> list[float]:
     return [1.0, *added]
 
 
-def read(state: Tensor, bins: int) -> Chance:
-    """Read the chance part of a state, float64 on the CPU."""
+def read(state: Tensor) -> Chance:
+    """Read the chance part of a vector, float64 on the CPU."""
+    bins = state.shape[0] - 1 - EXTRA
     ranks = torch.arange(1, bins + 1, dtype=torch.float64, device="cpu")
     known, (more, coarse, fine, tail) = state[1 : bins + 1], state[bins + 1 :].tolist()
     # A query with C candidates adds 1 / C to each rank up to C; those with more than `bins` add to all.
@@ -107,12 +119,25 @@ def read(state: Tensor, bins: int) -> Chance:
     return Chance(ranks, mass, tail, float(known.sum()) + more)
 
 
-def candidates_range(ranked: Ranked, like: Tensor) -> Tensor:
-    """Return ``(-smallest, largest)`` number of candidates, of the type of ``like``; -inf where there is no query."""
-    if ranked.ranks.relevant.numel() == 0:
-        return like.new_full((2,), -torch.inf)
+def widen(range_: Tensor, ranked: Ranked) -> None:
+    """Widen ``(-smallest, largest)``, a range of numbers of candidates, by those of a batch, in place."""
     if ranked.found and ranked.width is not None:
-        return like.new_tensor((-ranked.width, ranked.width))
-    seen = _checks.flat(ranked.ranks.relevant) > Outcome.IGNORED.value
-    numbers = _checks.flat(ranked.ranks.num_candidates).to(like.dtype)
-    return torch.where(seen, torch.stack([-numbers, numbers]), -torch.inf).amax(1)
+        for end, number in zip(range_.unbind(), (-ranked.width, ranked.width), strict=True):
+            end.clamp_(min=number)
+    elif ranked.ranks.relevant.numel():
+        torch.maximum(range_, _numbers(ranked.ranks, range_.dtype).amax(1), out=range_)
+
+
+def widen_each(ranges: Tensor, ranked: Ranked, group: Tensor, queries: Tensor) -> None:
+    """Widen the range ``(groups, 2)`` of each group by its ``queries`` ``(groups,)``, in place."""
+    if ranked.found and ranked.width is not None:
+        for end, number in zip(ranges.unbind(1), (-ranked.width, ranked.width), strict=True):
+            end.clamp_(min=torch.where(queries > 0, number, -torch.inf))
+        return
+    ranges.scatter_reduce_(0, group[:, None].expand(-1, 2), _numbers(ranked.ranks, ranges.dtype).T, "amax")
+
+
+def _numbers(ranks: Ranks, dtype: torch.dtype) -> Tensor:
+    """Return the negative and the number of candidates of each query ``(2, queries)``; -inf where it is skipped."""
+    numbers, seen = ranks.num_candidates.to(dtype), ranks.relevant > Outcome.IGNORED.value
+    return torch.where(seen, torch.stack([-numbers, numbers]), -torch.inf)

@@ -16,6 +16,7 @@ from mrr_torch.metrics import HitRate, MeanReciprocalRank, NormalizedDCG
 from mrr_torch.rank_metric import RankMetric
 from mrr_torch.ranks.batch import Batch
 from mrr_torch.settings import check_cuts
+from mrr_torch.store import read_alone
 
 
 def ranking_metrics(
@@ -84,7 +85,7 @@ class RankingMetrics(MetricCollection):
             result: dict[str, Any] = super().forward(ranked, **extras._asdict())
             return result
         values: dict[str, Any] = {}
-        batch = {store: store.read_alone(ranked, extras) for store in {metric._store for metric in members}}
+        batch = {store: read_alone(store, ranked, extras) for store in {metric._store for metric in members}}
         for name, metric in self.items(keep_base=True, copy_state=False):
             value = metric._result_of(batch[metric._store])  # type: ignore[operator, index]
             metric._forward_cache = value

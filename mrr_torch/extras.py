@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch._device import state_dtype
+from mrr_torch.kernels import backend
 from mrr_torch.ranks import Outcome, mark
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.settings import Settings
@@ -62,9 +63,10 @@ def check_extras(extras: Extras, ranked: Ranked, settings: Settings) -> tuple[Ex
     if extras.cohort is not None:
         cohort, last = _checks.integer_tensor("cohort", extras.cohort, relevant), len(settings.cohorts) - 1
         _checks.same_shape("cohort", cohort, _checks.shape(relevant))
-        outside = ((cohort < 0) | (cohort > last)) & (relevant != Outcome.PADDING.value)
-        invalid = _checks.refuse(outside, "cohort", f"ids in 0..{last}", lambda: int(cohort[outside][0]))
-        relevant = mark(relevant, invalid, Outcome.BAD_COHORT)
+        if not backend(cohort).within(cohort, last + 1):
+            outside = ((cohort < 0) | (cohort > last)) & (relevant != Outcome.PADDING.value)
+            invalid = _checks.refuse(outside, "cohort", f"ids in 0..{last}", lambda: int(cohort[outside][0]))
+            relevant, cohort = mark(relevant, invalid, Outcome.BAD_COHORT), cohort.clamp(0, last)
         extras = extras._replace(cohort=cohort)
     if extras.weights is not None:
         given = _checks.numbers_tensor("weights", extras.weights, relevant)

@@ -165,7 +165,7 @@ def _mean_gain(ranked: Ranked, top_k: int | None, settings: Settings) -> Tensor:
     stand = standings(ranked, settings.ties, settings.num_negatives, edge=BLOCK, last=last)
     # A realistic rank half a step above the cut-off is beyond it.
     limit = None if top_k is None else min((top_k - 1) * steps + 1, 2**62)  # beyond int64 it would wrap around
-    at_step = found if stand.at_step is None else found & stand.at_step
+    at_step = found if stand.spread is None else found & ~stand.spread
     if limit is not None:
         at_step = at_step & (stand.step < limit)
     # The plain division where there is one rank: to the last bit what anyone would compute by hand.
@@ -174,7 +174,8 @@ def _mean_gain(ranked: Ranked, top_k: int | None, settings: Settings) -> Tensor:
         rows, start, stop, share = stand.even
         if limit is not None:
             start, stop = start.clamp(max=limit), stop.clamp(max=limit)
-        value[rows] += torch.where(share > 0, reciprocals_between(start, stop) * share, 0.0)
+        part = torch.where(share > 0, reciprocals_between(start, stop) * share, 0.0)
+        value = value + part if rows is None else value.index_add_(0, rows, part)
     for block in stand.blocks:
         counted = block.probabilities if top_k is None else block.probabilities * (block.ranks <= top_k)
         value[block.rows] += (counted / block.ranks).sum(1)

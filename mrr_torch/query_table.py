@@ -6,7 +6,8 @@ by the maximum, so entering a query again changes nothing, and tables of several
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,9 +83,9 @@ class QueryTable(NamedTuple):
         _checks.refuse(outside, name, expected, lambda: int(ids[outside][0]))
         return check_extras(extras._replace(query_ids=ids), ranked, self.histogram.settings)
 
-    def add(self, states: dict[str, Tensor], ranked: Ranked, extras: Extras) -> dict[str, Tensor]:
+    def add(self, states: Sequence[Any], ranked: Ranked, extras: Extras) -> tuple[Any, ...]:
         """Enter a batch without synchronising; skipped queries are not entered. The table is changed in place."""
-        table, *rest = (_writable(state) for state in states.values())
+        table, *rest = map(_writable, states)
         assert extras.query_ids is not None
         ranks, ids = Ranks(*map(_checks.flat, ranked.ranks)), _checks.flat(extras.query_ids)
         outside = (ids < 0) | (ids >= self.num_queries)
@@ -103,25 +104,20 @@ class QueryTable(NamedTuple):
             table[CANDIDATES].scatter_reduce_(0, here, torch.full_like(here, SKIPPED, dtype=torch.int32), "amax")
         if extras.weights is not None:
             _enter(rest[0], _checks.flat(extras.weights).to(rest[0].dtype)[None], column)
-        return dict(zip(states, (table, *rest), strict=True))
+        return table, *rest
 
-    def read_alone(self, ranked: Ranked, extras: Extras) -> Reading:
-        """Read the states of one batch alone; that others have not been seen goes without saying."""
-        states = {name: state for name, (state, _) in self.empty(ranked.ranks.higher.device).items()}
-        return self.read(self.add(states, ranked, extras), complete=False)
-
-    def read(self, states: dict[str, Tensor], *, complete: bool = True) -> Reading:
+    def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the table. A query that was seen with different counts counts as the worst of them together.
 
         That is: the most items above and tied, the fewest relevant ones (a miss or an error before any), and the fewest
         candidates that hold them; the largest cohort and weight.
 
         Args:
-            states: by name.
+            states: as `add` returns them.
             complete: warn of queries that have not been seen.
         """
         cpu = torch.device("cpu")
-        table, *rest = (to_device(state.detach(), cpu) for state in states.values())
+        table, *rest = (to_device(state.detach(), cpu) for state in states)
         height = table.shape[0] // 2
         most, least = table[:height].long(), -table[height:].long()
         seen = table[0] != UNSEEN
@@ -153,7 +149,7 @@ class QueryTable(NamedTuple):
             cohort=most[4][entered] if self.histogram.cohorts else None,
             weights=rest[0][0][entered] if rest else None,
         )
-        empty = {name: state for name, (state, _) in self.histogram.empty(cpu).items()}
+        empty = [state for state, _ in self.histogram.empty(cpu).values()]
         counted = self.histogram.add(empty, Ranked(Ranks(*(field[entered] for field in ranks))), extras)
         reading = self.histogram.read(counted)
         return reading._replace(ranks=Ranks(*(field[:-1] for field in ranks)))

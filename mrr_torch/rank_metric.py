@@ -176,8 +176,10 @@ class RankMetric(SummedStateMetric):
         """
         batch = Batch(preds, target, indexes, candidates, exclude, mask, relevant)
         ranked, extras = self._rank(batch, Extras(query_ids, cohort, weights))
-        for name, state in self._store.add(self._states(), ranked, extras).items():
-            setattr(self, name, state)
+        states = self._states()
+        for name, before, state in zip(self._names, states, self._store.add(states, ranked, extras), strict=True):
+            if state is not before:  # what flat lists fill seldom changes
+                setattr(self, name, state)
 
     def _rank(self, batch: Batch, extras: Extras) -> tuple[Ranked, Extras]:
         """Check and rank a batch; move what is known of it to the device of the state."""
@@ -194,14 +196,14 @@ class RankMetric(SummedStateMetric):
             if not readable(ranked.ranks.relevant):
                 extras = extras.padded(ranked.ranks.relevant.shape[0])
         extras, ranked = self._store.check(extras, ranked)
-        ranks = ranked.ranks
-        device = getattr(self, self._names[0]).device
+        ranks, device = ranked.ranks, getattr(self, self._names[0]).device
         if ranks.higher.device != device:
             if not isinstance(batch.preds, (Ranks, Ranked)):  # a few numbers are moved, scores are not
                 raise ValueError(_checks.message("preds", f"a tensor on {device}, as the metric", batch.preds.device))
             ranks = Ranks(*(to_device(field, device) for field in ranks))
             extras = Extras(*(None if value is None else to_device(value, device) for value in extras))
-        return ranked._replace(ranks=ranks), extras
+            ranked = ranked._replace(ranks=ranks)
+        return ranked, extras
 
     def describe(self) -> str:
         """Return one line with the values, their intervals, the chance level, and how they were computed.
@@ -283,8 +285,8 @@ class RankMetric(SummedStateMetric):
         """Read the states as they are; raise for invalid values that ``update`` could not read."""
         return self._store.read(self._states(), complete=not self.batch_alone)
 
-    def _states(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in self._names}
+    def _states(self) -> list[Any]:
+        return [getattr(self, name) for name in self._names]
 
     def _reading(self) -> Reading:
         with self._synchronised():

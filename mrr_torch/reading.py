@@ -8,9 +8,8 @@ from typing import NamedTuple
 from torch import Tensor
 from torchmetrics.utilities import rank_zero_warn
 
-from mrr_torch import _checks
+from mrr_torch import _checks, chance
 from mrr_torch._device import readable
-from mrr_torch.chance import Chance
 from mrr_torch.intervals import Moments
 from mrr_torch.ranks import Outcome, Ranks
 from mrr_torch.settings import Settings
@@ -54,7 +53,7 @@ class Reading(NamedTuple):
     Attributes:
         settings: how they were ranked.
         channels: the distribution of their ranks: of counts; with weights also of weights and of squared weights.
-        chances: the same for a random ranking.
+        random: ``(channels, ...)``; the chance parts of the vectors.
         candidates: the smallest and the largest number of candidates.
         cohorts: the same of each cohort.
         ranks: ``(num_queries,)``; of each query of a fixed set, in the order of the ids; skipped where not seen.
@@ -62,7 +61,7 @@ class Reading(NamedTuple):
 
     settings: Settings
     channels: tuple[Distribution, ...]
-    chances: tuple[Chance, ...]
+    random: Tensor
     candidates: tuple[float, float]
     cohorts: tuple[Reading, ...] = ()
     ranks: Ranks | None = None
@@ -126,9 +125,10 @@ class Reading(NamedTuple):
 
     def by_chance(self, gain: Gain, k: int | None) -> float | None:
         """Return the chance level of a gain; None unless the number of candidates of all queries is known."""
-        known = self.chances[0] if len(self.chances) == 1 else self.chances[1]
-        if not self.queries or self.chances[0].queries != self.queries:
+        chances = [chance.read(part) for part in self.random]
+        if not self.queries or chances[0].queries != self.queries:
             return None
+        known = chances[0] if len(chances) == 1 else chances[1]
         ranks = known.ranks
         total = float((known.mass * (gain(ranks) if k is None else gain(ranks) * (ranks <= k))).sum())
         whole = self.total
@@ -170,7 +170,7 @@ class Reading(NamedTuple):
 def refuse_invalid(counts: Mapping[Outcome, float], settings: Settings) -> None:
     """Raise for invalid values that could not be read when they came, and warn of targets without a score."""
     for outcome, count in counts.items():
-        if outcome.invalid and count:
+        if count and outcome.invalid:
             raise ValueError(outcome.message.format(queries=_checks.queries(count)))
     empty, nan = counts[Outcome.EMPTY], counts[Outcome.NAN]
     if settings.empty_target_action == "error" and empty:

@@ -6,7 +6,8 @@ Two stores around the histogram of ranks, with the same methods. `SplitRefused` 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from mrr_torch.state import RankHistogram
 
 # What is kept of an item beside its score and the id of its query.
 FLAGS = RELEVANT, INVALID, EXCLUDED, ABSENT, NAMED = 1, 2, 4, 8, 16
+# States that are lists of what is kept of items: scores, indexes, flags, candidates.
+LISTS = 4
 
 
 class SplitRefused(NamedTuple):
@@ -55,17 +58,17 @@ class SplitRefused(NamedTuple):
         """Check what is given for each query; queries with invalid values that cannot be read are marked."""
         return self.histogram.check(extras, ranked)
 
-    def add(self, states: dict[str, State], ranked: Ranked, extras: Extras) -> dict[str, State]:
+    def add(self, states: Sequence[Any], ranked: Ranked, extras: Extras) -> tuple[Any, ...]:
         """Return the states with a batch added, without synchronising with their device."""
-        counts, lists = _parts(self.histogram, states)
+        *counts, ids = states
         if ranked.ids is not None and ranked.ids.numel():
-            lists = {name: [*ids, ranked.ids] for name, ids in lists.items()}
-        return {**self.histogram.add(counts, ranked, extras), **lists}
+            ids = [*ids, ranked.ids]
+        return *self.histogram.add(counts, ranked, extras), ids
 
-    def read(self, states: dict[str, State], *, complete: bool = True) -> Reading:
+    def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the states; raise for queries that came more than once."""
-        counts, lists = _parts(self.histogram, states)
-        (ids,) = lists.values()
+        *counts, listed = states
+        ids = _parts(listed)
         if ids:
             together = backend(ids[0]).sort_rows(torch.cat(ids))
             again = (together[1:] == together[:-1]) & (together[1:] != NO_ID)
@@ -79,10 +82,6 @@ class SplitRefused(NamedTuple):
                 )
                 raise ValueError(_checks.message("indexes", expected, f"{_checks.queries(number)} in several"))
         return self.histogram.read(counts)
-
-    def read_alone(self, ranked: Ranked, extras: Extras) -> Reading:
-        """Read the states of one batch alone."""
-        return self.histogram.read_alone(ranked, extras)
 
 
 class ItemList(NamedTuple):
@@ -115,14 +114,14 @@ class ItemList(NamedTuple):
         """Check what is given for each query."""
         return self.histogram.check(extras, ranked)
 
-    def add(self, states: dict[str, State], ranked: Ranked, extras: Extras) -> dict[str, State]:
+    def add(self, states: Sequence[Any], ranked: Ranked, extras: Extras) -> tuple[Any, ...]:
         """Return the states with a batch added, without synchronising with their device."""
-        counts, lists = _parts(self.histogram, states)
+        counts, lists = states[:-LISTS], states[-LISTS:]
         items = ranked.items
         if items is None:
-            return {**self.histogram.add(counts, ranked, extras), **lists}
+            return *self.histogram.add(counts, ranked, extras), *lists
         if not items.scores.numel():
-            return states
+            return tuple(states)
         flags = (items.labels > 0).to(torch.uint8)
         for flag, where in ((INVALID, items.invalid), (EXCLUDED, items.excluded), (ABSENT, _not(items.there))):
             if where is not None:
@@ -136,17 +135,14 @@ class ItemList(NamedTuple):
             flags,
             None if items.candidates is None else items.candidates.clone(),
         )
-        more = {
-            name: parts if part is None else [*parts, part]
-            for (name, parts), part in zip(lists.items(), kept, strict=True)
-        }
-        return {**counts, **more}
+        more = [parts if part is None else [*parts, part] for parts, part in zip(lists, kept, strict=True)]
+        return *counts, *more
 
-    def read(self, states: dict[str, State], *, complete: bool = True) -> Reading:
+    def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Rank all items together, and read the states."""
-        counts, lists = _parts(self.histogram, states)
-        device = next(iter(counts.values())).device
-        scores, indexes, flags, candidates = (joined(parts).to(device) if parts else None for parts in lists.values())
+        counts, lists = states[:-LISTS], map(_parts, states[-LISTS:])
+        device = counts[0].device
+        scores, indexes, flags, candidates = (joined(parts).to(device) if parts else None for parts in lists)
         if scores is not None and indexes is not None and flags is not None:
             _, invalid, excluded, absent, named = (_at(flags, flag) for flag in FLAGS)
             labels = flags & RELEVANT if invalid is None else (flags & RELEVANT).to(torch.int8) - invalid.to(torch.int8)
@@ -156,22 +152,10 @@ class ItemList(NamedTuple):
             counts = self.histogram.add(counts, ranked, Extras())
         return self.histogram.read(counts)
 
-    def read_alone(self, ranked: Ranked, extras: Extras) -> Reading:
-        """Read the states of one batch alone."""
-        empty = {name: state for name, (state, _) in self.empty(ranked.ranks.higher.device).items()}
-        return self.read(self.add(empty, ranked, extras))
 
-
-def _parts(histogram: RankHistogram, states: dict[str, State]) -> tuple[dict[str, Tensor], dict[str, list[Tensor]]]:
-    """Return the states of the histogram, and the lists, which are tensors after a synchronisation by torchmetrics."""
-    counts: dict[str, Tensor] = {}
-    lists: dict[str, list[Tensor]] = {}
-    for name, state in states.items():
-        if name not in histogram.names:
-            lists[name] = [state] if isinstance(state, Tensor) else state
-        elif isinstance(state, Tensor):
-            counts[name] = state
-    return counts, lists
+def _parts(state: Any) -> list[Tensor]:
+    """Return the parts of a list state, which is a tensor after a synchronisation by torchmetrics."""
+    return [state] if isinstance(state, Tensor) else state
 
 
 def _at(flags: Tensor, flag: int) -> Tensor | None:

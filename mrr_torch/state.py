@@ -7,7 +7,8 @@ processes. (Intervals also use squares of ranks in the overflow, which do in the
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ from mrr_torch.ranks import Outcome, Ranks
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.reading import Distribution, Reading, refuse_invalid
 from mrr_torch.settings import Settings
-from mrr_torch.ties import Even, far_reciprocals, standings, steps_per_rank
+from mrr_torch.ties import Block, Even, far_reciprocals, standings, steps_per_rank
+from mrr_torch.vectors import Vectors
 from mrr_torch.whole import UNIT, from_whole_parts, whole_parts
 
 # Ranks with a bin of their own (1..1024); of those in the overflow the state keeps the number, and the sums that an MRR
@@ -30,7 +32,8 @@ BINS = 1024
 OVERFLOW = 4
 # Counters after the overflow: one for each outcome; queries with a rank (of weighted channels alone); queries with
 # several relevant items; queries whose tie was not followed to its end.
-OUTCOMES = len(Outcome)
+OUTCOMES, BY_COUNTER = len(Outcome), sorted(Outcome, reverse=True)
+NAN = Outcome.NAN.value
 FOUND, SEVERAL, UNRESOLVED, COUNTERS = OUTCOMES, OUTCOMES + 1, OUTCOMES + 2, OUTCOMES + 3
 
 
@@ -41,8 +44,8 @@ class RankHistogram(NamedTuple):
         settings: how ranks are taken.
         bins: ranks with a bin of their own.
 
-    Each cohort has a vector of its own behind that of all queries. Where queries have weights there are three channels:
-    of counts, of weights, of their squares.
+    Each cohort has a vector of its own behind that of all queries. Where queries have weights there are three channels
+    of such vectors: of counts, of weights, of their squares.
     """
 
     settings: Settings
@@ -88,10 +91,10 @@ class RankHistogram(NamedTuple):
     def empty(self, device: torch.device) -> dict[str, tuple[Tensor, str]]:
         """Return the states of no query, by name, and how each is reduced over processes."""
         dtype = state_dtype(device)
-        shape = (*([1 + self.cohorts] if self.cohorts else []), *([3] if self.weighted else []), self.size)
-        summed = torch.zeros(shape, dtype=dtype, device=device)
+        channels, groups = [3] * self.weighted, [1 + self.cohorts] * bool(self.cohorts)
+        summed = torch.zeros((*channels, *groups, self.size), dtype=dtype, device=device)
         # The range of the number of candidates, (-smallest, largest), reduces by the maximum; -inf: none was seen.
-        numbers = torch.full((*shape[: bool(self.cohorts)], 2), -torch.inf, dtype=dtype, device=device)
+        numbers = torch.full((*groups, 2), -torch.inf, dtype=dtype, device=device)
         return {self.settings.state_name: (summed, "sum"), self.settings.candidates_name: (numbers, "max")}
 
     def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
@@ -101,47 +104,49 @@ class RankHistogram(NamedTuple):
             raise ValueError(_checks.message("query_ids", expected, type(extras.query_ids).__name__))
         return check_extras(extras, ranked, self.settings)
 
-    def add(self, states: dict[str, Tensor], ranked: Ranked, extras: Extras) -> dict[str, Tensor]:
+    def add(self, states: Sequence[Any], ranked: Ranked, extras: Extras) -> tuple[Any, ...]:
         """Return the states with a batch added, without synchronising with their device."""
         # Not in place: others may hold the state, a collection or a checkpoint.
-        summed, numbers = (state.clone() for state in states.values())
-        rows = summed.view(1 + self.cohorts, 3 if self.weighted else 1, self.size)
-        for index in range(1 + self.cohorts):
-            part, weights = ranked, extras.weights
-            if index:
-                part, weights = _of_cohort(ranked, weights, extras.cohort == index - 1)  # type: ignore[arg-type]
-            self._add(rows[index, 0], part, None)
-            if weights is not None:
-                flat = _checks.flat(weights).to(rows.dtype)
-                self._add(rows[index, 1], part, flat)
-                self._add(rows[index, 2], part, flat * flat)
-            at = numbers.view(-1, 2)[index]
-            torch.maximum(at, chance.candidates_range(part, numbers), out=at)
-        return dict(zip(states, (summed, numbers), strict=True))
+        summed, numbers = (state.clone() for state in states)
+        rows, ranges = self._by_channel(summed), numbers.view(-1, 2)
+        if ranked.ranks.higher.ndim != 1:
+            ranked = ranked._replace(ranks=Ranks(*map(_checks.flat, ranked.ranks)))
+        weights: list[Tensor | None] = [None]
+        if extras.weights is not None:
+            heavy = _checks.flat(extras.weights).to(summed.dtype)
+            weights += [heavy, heavy * heavy]
+        number = ranked.ranks.higher.shape[0]
+        vectors = [Vectors(channel[:1], number, None, each) for channel, each in zip(rows, weights, strict=True)]
+        chance.widen(ranges[0], ranked)
+        if extras.cohort is not None:
+            cohort = _checks.flat(extras.cohort)
+            queries = backend(cohort).count_groups(cohort, self.cohorts)
+            vectors += [Vectors(part[1:], queries, cohort, each) for part, each in zip(rows, weights, strict=True)]
+            chance.widen_each(ranges[1:], ranked, cohort, queries)
+        self._add(vectors, ranked)
+        return summed, numbers
 
-    def read(self, states: dict[str, Tensor], *, complete: bool = True) -> Reading:
+    def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the states, waiting for their device; raise for invalid values that could not be read before."""
-        summed, numbers = (to_device(state.detach(), torch.device("cpu")).double() for state in states.values())
-        rows = summed.view(1 + self.cohorts, 3 if self.weighted else 1, self.size)
+        summed, numbers = (to_device(state.detach(), torch.device("cpu")).double() for state in states)
+        channels, ranges = self._by_channel(summed), numbers.view(-1, 2).tolist()
         readings = [
             Reading(
                 self.settings,
-                tuple(self._distribution(channel) for channel in row),
-                tuple(chance.read(channel[self._chance :], self.bins) for channel in row),
-                (-float(fewest), float(most)),
+                tuple(self._distribution(vectors[group]) for vectors in channels),
+                channels[:, group, self._chance :],
+                (-fewest, most),
             )
-            for row, (fewest, most) in zip(rows, numbers.view(-1, 2), strict=True)
+            for group, (fewest, most) in enumerate(ranges)
         ]
         refuse_invalid(readings[0].counts.outcomes, self.settings)
         return readings[0]._replace(cohorts=tuple(readings[1:]))
 
-    def read_alone(self, ranked: Ranked, extras: Extras) -> Reading:
-        """Read the states of one batch alone."""
-        states = {name: state for name, (state, _) in self.empty(ranked.ranks.higher.device).items()}
-        return self.read(self.add(states, ranked, extras))
+    def _by_channel(self, summed: Tensor) -> Tensor:
+        return summed.view(3 if self.weighted else 1, 1 + self.cohorts, self.size)
 
     def _distribution(self, state: Tensor) -> Distribution:
-        steps = self._steps
+        steps, per_rank = self._steps, steps_per_rank(self.settings.ties)
         # Differences of fractions leave residues of either sign where nothing is.
         mass = state[:steps].clamp(min=0)
         beyond, squares, coarse, fine = state[steps : steps + OVERFLOW].tolist()
@@ -149,95 +154,85 @@ class RankHistogram(NamedTuple):
         # Each query with a rank has a mass of 1, whole or in parts; weights need not add up to whole numbers.
         found = counters[FOUND] or float(round(float(mass.sum()) + beyond))
         return Distribution(
-            ranks=1 + torch.arange(steps, dtype=torch.float64, device="cpu") / steps_per_rank(self.settings.ties),
+            ranks=torch.arange(per_rank, per_rank + steps, dtype=torch.float64, device="cpu") / per_rank,
             mass=mass,
             beyond=beyond,
             tail=from_whole_parts(coarse, fine),
             tail_squares=squares,
             found=found,
-            outcomes={outcome: counters[-outcome] for outcome in Outcome},
+            outcomes=dict(zip(BY_COUNTER, counters[:OUTCOMES], strict=True)),
             several=counters[SEVERAL],
             unresolved=counters[UNRESOLVED],
         )
 
-    def _add(self, state: Tensor, ranked: Ranked, weights: Tensor | None) -> None:
-        """Add a batch to one vector, in place; ``weights`` ``(queries,)`` of its dtype, or None for 1 each."""
-        steps, counters = self._steps, self._counters
-        nowhere, kernel = counters + COUNTERS, backend(state)
-        ranks = Ranks(*map(_checks.flat, ranked.ranks))
+    def _add(self, vectors: list[Vectors], ranked: Ranked) -> None:
+        """Add a batch of ranks ``(queries,)`` in place."""
+        ranks, steps, counters = ranked.ranks, self._steps, self._counters
+        kernel = backend(ranks.higher)
         stand = standings(ranked, self.settings.ties, self.settings.num_negatives, edge=self.bins)
-        ones = state.new_ones(1).expand(ranks.higher.shape) if weights is None else weights
         # Each query adds its weight at one index: its step if it stands at just one, or its outcome. What is spread
         # over ranks goes to the index that nothing reads, and is added below.
         near = kernel.none_beyond(stand.step, steps - 1) if ranked.last is None or ranked.last > self.bins else True
         place = stand.step if near else stand.step.clamp(max=steps)
-        if stand.at_step is not None:
-            place = place.masked_fill(~stand.at_step, nowhere)
+        if stand.spread is not None:
+            place = place.masked_fill(stand.spread, counters + COUNTERS)
         if not ranked.found:
             outcome = counters - ranks.relevant.clamp(int(min(Outcome)), 0)
             place = torch.where(ranks.relevant > 0, place, outcome)
-        if weights is None:
-            kernel.accumulate(state, place)
-        else:
-            state.index_add_(0, place, weights)
+        for each in vectors:
+            each.add(place)
         if not near:
-            rank = stand.step.to(state.dtype) / steps_per_rank(self.settings.ties) + 1
-            reciprocal = (place == steps) / rank
-            sums = torch.stack([reciprocal * reciprocal, *whole_parts(reciprocal)])
-            state[steps + 1 : steps + OVERFLOW].add_((sums if weights is None else sums * weights).sum(1))
-        if not ranked.single:
-            counted = (ranks.several & (ranks.relevant >= Outcome.NAN.value)) * ones
-            state[counters + SEVERAL].add_(counted.sum())
-        if weights is not None:
-            state[counters + FOUND].add_(((ranks.relevant > 0) * ones).sum())
+            self._add_far(vectors, stand.step, place == steps)
+        several = None if ranked.single else ranks.several
+        if several is not None:
+            for each in vectors:
+                each.add_at(counters + SEVERAL, several if ranked.found else several & (ranks.relevant >= NAN))
+        for each in vectors:
+            if each.weights is not None:
+                each.add_at(counters + FOUND, ranks.relevant > 0)
         if stand.even is not None:
-            self._add_even(state, stand.even, weights, ranked.last)
+            self._add_even(vectors, stand.even, ranked.last)
         for block in stand.blocks:
-            of_rows = None if weights is None else weights[block.rows]
-            probabilities = block.probabilities.to(state.dtype)
-            if of_rows is not None:
-                probabilities = probabilities * of_rows[:, None]
-            if block.first < steps:
-                state[block.first : block.first + probabilities.shape[1]].add_(probabilities.sum(0))
-            else:
-                parts = [(probabilities / block.ranks**power).sum(1) for power in (0, 2, 1)]
-                self._add_overflow(state, *parts)
-            if block.rest is not None:
-                rest = block.rest if of_rows is None else block.rest * of_rows
-                state[steps].add_(rest.sum())
-                state[counters + UNRESOLVED].add_((block.rest > 0).sum())
-        chance.add(state[self._chance :], ranked, self.settings.num_negatives, self.bins, weights)
+            self._add_block(vectors, block)
+        chance.add(vectors, self._chance, ranked, several, self.settings.num_negatives, self.bins)
 
-    def _add_even(self, state: Tensor, even: Even, weights: Tensor | None, last: int | None) -> None:
-        share = even.share if weights is None else even.share * weights[even.rows]
+    def _add_far(self, vectors: list[Vectors], step: Tensor, far: Tensor) -> None:
+        """Add what the overflow keeps, beside their mass, of the queries that stand at one rank there."""
+        rank = step.to(vectors[0].vectors.dtype) / steps_per_rank(self.settings.ties) + 1
+        reciprocal = far / rank
+        sums = torch.stack([reciprocal * reciprocal, *whole_parts(reciprocal)])
+        for each in vectors:
+            each.add_far(self._steps + 1, sums)
+
+    def _add_even(self, vectors: list[Vectors], even: Even, last: int | None) -> None:
         near = True
         if last is None or last > self.bins:
-            near = backend(state).none_beyond(even.stop, self.bins)
-        # Two entries for a query: differences of the mass from rank to rank.
-        change = state.new_zeros(self.bins + 1)
-        for at, sign in ((even.start, 1), (even.stop, -1)):
-            change.index_add_(0, at if near else at.clamp(max=self.bins), share, alpha=sign)
-        state[: self.bins].add_(change.cumsum(0)[:-1])
+            near = backend(even.stop).none_beyond(even.stop, self.bins)
+        start, stop = (x if near else x.clamp(max=self.bins) for x in (even.start, even.stop))
+        for each in vectors:
+            each.add_evenly(self.bins, start, stop, even.share, even.rows)
         if not near:
-            low, high = (at.clamp(min=self.bins).to(state.dtype) for at in (even.start, even.stop))
-            mass = (high - low) * share
+            low, high = (x.clamp(min=self.bins).to(even.share.dtype) for x in (even.start, even.stop))
+            mass = (high - low) * even.share
             squares = mass / ((low + 0.5) * (high + 0.5))
-            self._add_overflow(state, mass, squares, far_reciprocals(low, high) * share)
+            self._add_overflow(vectors, even.rows, mass, squares, far_reciprocals(low, high) * even.share)
 
-    def _add_overflow(self, state: Tensor, mass: Tensor, squares: Tensor, reciprocals: Tensor) -> None:
+    def _add_block(self, vectors: list[Vectors], block: Block) -> None:
+        if block.first < self._steps:
+            for each in vectors:
+                each.add_rows(block.first, block.probabilities, block.rows)
+        else:
+            parts = [(block.probabilities / block.ranks**power).sum(1) for power in (0, 2, 1)]
+            self._add_overflow(vectors, block.rows, *parts)
+        if block.rest is not None:
+            for each in vectors:
+                each.add_at(self._steps, block.rest, block.rows)
+                each.add_at(self._counters + UNRESOLVED, block.rest > 0, block.rows)
+
+    def _add_overflow(
+        self, vectors: list[Vectors], rows: Tensor | None, mass: Tensor, squares: Tensor, reciprocals: Tensor
+    ) -> None:
         """Add, per query, what is spread over the overflow: fractions, so nothing is gained by whole parts."""
-        at = self._steps
-        state[at : at + OVERFLOW - 1].add_(torch.stack([mass, squares, reciprocals * UNIT]).sum(1))
-
-
-def _of_cohort(ranked: Ranked, weights: Tensor | None, where: Tensor) -> tuple[Ranked, Tensor | None]:
-    """Return the queries at ``where``, and their weights: the others left out, or made padding rows."""
-    kernel, where = backend(where), _checks.flat(where)
-    rows = kernel.rows_at(where)
-    fields = [_checks.flat(field)[rows] for field in ranked.ranks]
-    padding = ~where[rows]
-    relevant = fields[2].masked_fill(padding, Outcome.PADDING.value)
-    weights = None if weights is None else _checks.flat(weights)[rows]
-    complete = kernel.none_beyond(padding.long(), 0)
-    ranks = Ranks(fields[0], fields[1], relevant, fields[3])
-    return ranked._replace(ranks=ranks, found=ranked.found and complete), weights
+        for index, sums in enumerate((mass, squares, reciprocals * UNIT), self._steps):
+            for each in vectors:
+                each.add_at(index, sums, rows)

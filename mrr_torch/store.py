@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, get_args
 
 import torch
@@ -19,7 +20,7 @@ Unseen = Literal["skip", "neg"]
 
 
 class Store(Protocol):
-    """The states of a metric: what they are, how a batch is added, and how they are read."""
+    """The states of a metric, in the order of ``names``: what they are, how a batch is added, how they are read."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -35,14 +36,17 @@ class Store(Protocol):
     def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
         """Check what is given for each query; queries with invalid values that cannot be read are marked."""
 
-    def add(self, states: dict[str, Any], ranked: Ranked, extras: Extras) -> dict[str, Any]:
+    def add(self, states: Sequence[Any], ranked: Ranked, extras: Extras) -> tuple[Any, ...]:
         """Return the states with a batch added, without synchronising with their device."""
 
-    def read(self, states: dict[str, Any], *, complete: bool = True) -> Reading:
+    def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the states, waiting for their device."""
 
-    def read_alone(self, ranked: Ranked, extras: Extras) -> Reading:
-        """Read the states of one batch alone."""
+
+def read_alone(store: Store, ranked: Ranked, extras: Extras) -> Reading:
+    """Read the states of one batch alone; that other queries were not seen goes without saying."""
+    empty = [state for state, _ in store.empty(ranked.ranks.higher.device).values()]
+    return store.read(store.add(empty, ranked, extras), complete=False)
 
 
 def store_of(settings: Settings, bins: int, num_queries: int | None, unseen: Any) -> Store:

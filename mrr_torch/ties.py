@@ -17,7 +17,8 @@ from mrr_torch._checks import flat
 from mrr_torch._device import readable, state_dtype
 from mrr_torch.kernels import backend
 from mrr_torch.ranks.batch import Ranked
-from mrr_torch.sampling.expectation import more_than_sampled, sampled_ranks
+from mrr_torch.sampling.expectation import sampled_ranks
+from mrr_torch.vectors import at
 
 Ties = Literal["expected", "optimistic", "pessimistic", "realistic"]
 TIES: tuple[Ties, ...] = ("expected", "optimistic", "pessimistic", "realistic")
@@ -29,13 +30,13 @@ class Even(NamedTuple):
     """Queries whose mass is spread evenly over the steps from ``start`` to before ``stop``.
 
     Attributes:
-        rows: ``(n,)``; indexes of queries.
+        rows: ``(n,)``; indexes of queries; None for all.
         start: ``(n,)``; first step.
         stop: ``(n,)``; the step after the last.
         share: ``(n,)`` float; the mass at each step; 0 for queries that are not meant.
     """
 
-    rows: Tensor
+    rows: Tensor | None
     start: Tensor
     stop: Tensor
     share: Tensor
@@ -64,13 +65,13 @@ class Standings(NamedTuple):
 
     Attributes:
         step: ``(queries,)`` int64; the first step at which each may stand.
-        at_step: ``(queries,)`` bool; the queries whose whole mass is there; None if it is all that have a rank.
+        spread: ``(queries,)`` bool; the queries whose mass is not all there; None if there are none.
         even: queries spread evenly; None if there are none.
         blocks: queries with a probability for each step.
     """
 
     step: Tensor
-    at_step: Tensor | None
+    spread: Tensor | None
     even: Even | None
     blocks: Iterator[Block]
 
@@ -92,42 +93,39 @@ def standings(ranked: Ranked, ties: Ties, negatives: int | None, edge: int = 0, 
         last: ranks beyond do not matter; None if all do.
     """
     higher, tied, relevant, _ = map(flat, ranked.ranks)
-    candidates = flat(ranked.ranks.num_candidates)
     kernel = backend(higher)
-    found = None if ranked.found else relevant > 0
     if ties in ("expected", "optimistic"):
         step = higher
     else:  # the first of several relevant items comes last behind the tied competitors, and on average half-way there
         step = higher + tied if ties == "pessimistic" else 2 * higher + tied
-    sampled = more_than_sampled(candidates, negatives, ranked.last)
-    if sampled is not None and found is not None:
-        sampled = sampled & found
-    spread = None if ties != "expected" or kernel.none_beyond(tied, 0) else tied > 0
-    if spread is None and sampled is None:
-        return Standings(step, None, None, iter(()))
-    at_step = None if found is None else found
+    sampled = spread = None
+    if negatives is not None and not (ranked.last is not None and ranked.last <= negatives + 1):
+        sampled = flat(ranked.ranks.num_candidates) > negatives + 1
+    if ties == "expected" and not kernel.none_beyond(tied, 0):
+        spread = tied > 0
+    if not ranked.found:
+        sampled, spread = (None if where is None else where & (relevant > 0) for where in (sampled, spread))
+    if sampled is not None and not kernel.some(sampled):
+        sampled = None
     blocks: list[Iterator[Block]] = []
-    even = None
+    elsewhere = sampled
     if sampled is not None:
-        at_step = ~sampled if at_step is None else at_step & ~sampled
+        candidates = flat(ranked.ranks.num_candidates)
         blocks.append(_blocks_of_sample(higher, tied, candidates, sampled, negatives, ties))
+    even = None
     if spread is not None:
-        if at_step is not None:
-            spread = spread & at_step
-        at_step = ~spread if at_step is None else at_step & ~spread
-        several = None
-        if not ranked.single:
-            several = spread & (relevant > 1)
-            several = several if kernel.some(several) else None
-        if several is not None:
+        spread = spread if sampled is None else spread & ~sampled
+        elsewhere = spread if sampled is None else spread | sampled
+        several = None if ranked.single else spread & (relevant > 1)
+        if several is not None and kernel.some(several):
             spread = spread & ~several
             known = [most for most in (last, ranked.last) if most is not None]
             blocks.append(first_of_several(higher, tied, relevant, several, min(known, default=None), edge))
-        rows = kernel.rows_at(spread)
-        length = tied[rows] + 1
-        share = length.to(state_dtype(length.device)).reciprocal() * spread[rows]
-        even = Even(rows, higher[rows], higher[rows] + length, share)
-    return Standings(step, at_step, even, (block for each in blocks for block in each))
+        rows = kernel.subset(spread)
+        start, length = at(higher, rows), at(tied, rows) + 1
+        share = length.to(state_dtype(length.device)).reciprocal()
+        even = Even(rows, start, start + length, share if rows is not None else share * spread)
+    return Standings(step, elsewhere, even, (block for each in blocks for block in each))
 
 
 def first_of_several(

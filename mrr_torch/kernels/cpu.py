@@ -11,10 +11,12 @@ from torch import Tensor
 from mrr_torch._device import lowest
 from mrr_torch.kernels.runs import RunCounts, Runs
 
-# Bytes of a comparison buffer for each thread: a tile and its comparisons stay in a core's own cache.
-BUFFER = 2**20
+# Bytes of a comparison buffer for each thread: a tile and its comparisons stay in a core's own caches.
+BUFFER = 2**21
 # Scores in a tile of which masks are made.
 TILE = 2**19
+# The same where the mask is given: the relevant columns are found by index.
+LABELS_TILE = 2**20
 # Columns that are counted together: sums of float32 are exact below this number.
 EXACT = 2**24
 # Items of runs that are ranked together, so that what is known of each stays in the caches.
@@ -46,36 +48,22 @@ def count(scores: Tensor, best: Tensor, competes: Tensor | None = None) -> tuple
     width = max(1, min(columns, size, EXACT))
     height = max(1, min(rows, size // width))
     buffer = scores.new_empty(height, width)
-    parts = []
-    for top in range(0, rows, height):
-        part = slice(top, min(top + height, rows))
-        tiles = [slice(left, left + width) for left in range(0, columns, width)]
-        counts = [
-            _count_tile(scores[part, at], best[part], None if competes is None else competes[part, at], buffer)
-            for at in tiles
-        ]
-        parts.append(counts[0] if len(counts) == 1 else _total(counts))
-    if len(parts) == 1:
-        return parts[0]
-    none = best.new_empty(0, dtype=torch.int64)
-    higher, equal = (torch.cat([none, *counts]) for counts in zip((none, none), *parts, strict=True))
+    dtype, total = _dtype_of_sums(scores.dtype), None
+    sums = scores.new_empty(2, rows, dtype=dtype)
+    above, same = sums.unbind()
+    for left in range(0, columns, width):
+        at = slice(left, min(left + width, columns))
+        for top in range(0, rows, height):
+            part = slice(top, min(top + height, rows))
+            tile, threshold, hits = scores[part, at], best[part], buffer[: part.stop - top, : at.stop - left]
+            # Bytes become the type of the scores several times faster than bools do.
+            weight = None if competes is None else competes[part, at].view(torch.uint8).to(tile.dtype)
+            for compare, counts in ((torch.gt, above), (torch.eq, same)):
+                compare(tile, threshold, out=hits)
+                torch.sum(hits if weight is None else hits.mul_(weight), -1, dtype=dtype, out=counts[part])
+        total = sums.to(torch.int64, copy=True) if total is None else total + sums.long()
+    higher, equal = sums.new_zeros(2, rows, dtype=torch.int64) if total is None else total
     return higher, equal
-
-
-def _total(counts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    higher, equal = (torch.stack(parts).sum(0) for parts in zip(*counts, strict=True))
-    return higher, equal
-
-
-def _count_tile(tile: Tensor, best: Tensor, competes: Tensor | None, buffer: Tensor) -> tuple[Tensor, Tensor]:
-    hits = buffer[: tile.shape[0], : tile.shape[1]]
-    # Bytes become the type of the scores several times faster than bools do.
-    weight = None if competes is None else competes.view(torch.uint8).to(tile.dtype)
-    counts = []
-    for compare in (torch.gt, torch.eq):
-        compare(tile, best, out=hits)
-        counts.append(_sum(hits if weight is None else hits.mul_(weight)).long())
-    return counts[0], counts[1]
 
 
 def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,21 +76,24 @@ def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         ``(rows, 1)`` of the dtype of the scores (the lowest value where integers have no relevant item); ``(rows,)``.
     """
-    nothing = scores.new_full((), lowest(scores.dtype))
-    best = torch.where(relevant, scores, nothing).amax(1, keepdim=True)
-    if best.numel() and not best.min().item() > lowest(scores.dtype):  # NaN, or without a relevant item
-        found = relevant & (scores == scores)
-        best = torch.where(found, scores, nothing).amax(1, keepdim=True)
-        if scores.is_floating_point():
-            best = best.masked_fill(~found.any(1, keepdim=True), torch.nan)
-    return best, count_true(relevant)
+    # Relevant items are few: finding them costs less than a pass over the scores.
+    rows, columns = np.divmod(np.flatnonzero(relevant.numpy()), relevant.shape[1])
+    number = np.bincount(rows, minlength=relevant.shape[0])
+    theirs = _numpy(scores[torch.from_numpy(rows), torch.from_numpy(columns)])
+    nothing = np.nan if scores.is_floating_point() else lowest(scores.dtype)
+    best = np.full(len(number), nothing, dtype=theirs.dtype)
+    if len(theirs):
+        filled = number > 0
+        # `fmax` passes over NaN, which can't be the best.
+        best[filled] = np.fmax.reduceat(theirs, (np.cumsum(number) - number)[filled])
+    return torch.from_numpy(best).to(scores.dtype)[:, None], torch.from_numpy(number)
 
 
 def count_level(scores: Tensor, best: Tensor, relevant: Tensor, equal: Tensor) -> Tensor:
     """Count, per row, the relevant items whose score is ``best``; ``equal`` counts all items of that score."""
     level = equal.clone()
-    rows = (equal > 1).nonzero()[:, 0]  # a score that stands alone is that of the relevant item
-    if rows.numel():
+    if not none_beyond(equal, 1):  # a score that stands alone is that of the relevant item
+        rows = (equal > 1).nonzero()[:, 0]
         level[rows] = count_true((scores[rows] == best[rows]) & relevant[rows])
     return level
 
@@ -110,6 +101,11 @@ def count_level(scores: Tensor, best: Tensor, relevant: Tensor, equal: Tensor) -
 def count_true(mask: Tensor) -> Tensor:
     """Count the True values of each row ``(rows, columns)``: ``(rows,)`` int64."""
     return mask.sum(1, dtype=torch.int32).long()
+
+
+def all_positive(numbers: Tensor) -> bool:
+    """Return True if all ``numbers`` are known to be above 0."""
+    return numbers.numel() == 0 or int(numbers.min()) > 0
 
 
 def some(where: Tensor) -> bool:
@@ -124,7 +120,10 @@ def none_beyond(numbers: Tensor, most: int) -> bool:
 
 def within(ids: Tensor, number: int) -> bool:
     """Return True if all ``ids`` are known to be in 0..number-1."""
-    return ids.numel() == 0 or (int(ids.min()) >= 0 and int(ids.max()) < number)
+    if ids.numel() == 0:
+        return True
+    least, most = ids.aminmax()
+    return int(least) >= 0 and int(most) < number
 
 
 def rows_at(where: Tensor) -> Tensor:
@@ -132,9 +131,26 @@ def rows_at(where: Tensor) -> Tensor:
     return where.nonzero()[:, 0]
 
 
+def subset(where: Tensor) -> Tensor | None:
+    """Return the indexes of the rows at ``where`` ``(rows,)``; None for all rows, where that is no more work."""
+    return where.nonzero()[:, 0]
+
+
 def accumulate(state: Tensor, index: Tensor) -> None:
     """Add 1 to ``state`` at each ``index``, in place."""
     state.index_add_(0, index, state.new_ones(1).expand(index.shape))
+
+
+def count_groups(group: Tensor, number: int) -> Tensor:
+    """Count the members of each of ``number`` groups: int64."""
+    return torch.bincount(group, minlength=number)
+
+
+def add_rows(sums: Tensor, group: Tensor | None, rows: Tensor) -> None:
+    """Add each row of ``rows`` to the row of ``sums`` that is its ``group``, the first if None, in place."""
+    # One after the other, whatever the group: its sum does not depend on what the other groups are given.
+    group = torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device) if group is None else group
+    sums.index_add_(0, group, rows)
 
 
 def sort_rows(ids: Tensor) -> Tensor:
@@ -150,6 +166,13 @@ def runs(indexes: Tensor) -> Runs:
     lengths = np.diff(starts, append=ids.shape[0])
     even = bool((lengths == lengths[:1]).all())
     return Runs(len(starts), even, torch.from_numpy(starts), torch.from_numpy(lengths))
+
+
+def runs_if_sorted(indexes: Tensor) -> Runs | None:
+    """Find the runs of ``indexes`` ``(T,)``; None if they are not sorted, or may not be."""
+    found = runs(indexes)
+    ids = ids_of_runs(indexes, found)
+    return found if bool((ids[1:] > ids[:-1]).all()) else None
 
 
 def ids_of_runs(indexes: Tensor, runs: Runs) -> Tensor:
@@ -188,8 +211,7 @@ def _count_block(
     scores: Tensor, relevant: Tensor, competes: Tensor | None, starts: np.ndarray, lengths: np.ndarray
 ) -> list[Tensor]:
     # NumPy reduces runs several times faster than torch's scatters.
-    half = scores.dtype in (torch.float16, torch.bfloat16)
-    score, wanted = (scores.float() if half else scores).resolve_neg().numpy(), relevant.numpy()
+    score, wanted = _numpy(scores), relevant.numpy()
 
     def counts(where: np.ndarray) -> np.ndarray:
         return np.add.reduceat(where, starts, dtype=np.int64)
@@ -213,13 +235,17 @@ def _count_block(
     return [torch.from_numpy(x) for x in (counts(higher), same, level, number, candidates)]
 
 
-def _sum(hits: Tensor) -> Tensor:
-    kind = None
-    if hits.dtype in (torch.float16, torch.bfloat16):
-        kind = torch.float32  # half precision could not count to 2,049
-    elif not hits.is_floating_point() and hits.element_size() < 8:
-        kind = torch.int32  # less to copy
-    return hits.sum(-1, dtype=kind)
+def _numpy(scores: Tensor) -> np.ndarray:
+    """Return scores as NumPy can compare them: it has no bfloat16, and is slow with float16."""
+    half = scores.dtype in (torch.float16, torch.bfloat16)
+    return (scores.float() if half else scores).resolve_neg().numpy()
+
+
+def _dtype_of_sums(dtype: torch.dtype) -> torch.dtype:
+    """Return a type that holds sums of `EXACT` numbers of 0 or 1 exactly, and is summed fast."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return torch.float32
+    return dtype if dtype.is_floating_point or dtype == torch.int64 else torch.int32
 
 
 # Rows and scores of a tile of a catalogue: with their comparisons they stay in cache, and are many enough for several

@@ -12,7 +12,7 @@ from mrr_torch.kernels.runs import NO_ID, RunCounts, Runs
 
 # Scores in a tile of which masks are made, and of one that is only compared (1 byte a score): large enough to outweigh
 # the launch of the kernels.
-TILE = 2**22
+TILE = LABELS_TILE = 2**22
 COMPARED = 2**26
 
 
@@ -75,6 +75,11 @@ def count_true(mask: Tensor) -> Tensor:
     return mask.sum(1)
 
 
+def all_positive(numbers: Tensor) -> bool:
+    """Return True if all ``numbers`` are known to be above 0."""
+    return False
+
+
 def some(where: Tensor) -> bool:
     """Return True if ``where`` may hold anywhere."""
     return True
@@ -95,9 +100,27 @@ def rows_at(where: Tensor) -> Tensor:
     return torch.arange(where.shape[0], device=where.device)
 
 
+def subset(where: Tensor) -> Tensor | None:
+    """Return the indexes of the rows at ``where`` ``(rows,)``; None for all rows, where that is no more work."""
+    return None
+
+
 def accumulate(state: Tensor, index: Tensor) -> None:
     """Add 1 to ``state`` at each ``index``, in place."""
     state.index_add_(0, index, state.new_ones(1).expand(index.shape))
+
+
+def count_groups(group: Tensor, number: int) -> Tensor:
+    """Count the members of each of ``number`` groups: int64."""
+    return group.new_zeros(number).index_add_(0, group, torch.ones_like(group))
+
+
+def add_rows(sums: Tensor, group: Tensor | None, rows: Tensor) -> None:
+    """Add each row of ``rows`` to the row of ``sums`` that is its ``group``, the first if None, in place."""
+    if group is None:  # many threads that add to one place would wait for each other
+        sums[0].add_(rows.sum(0))
+    else:
+        sums.index_add_(0, group, rows)
 
 
 def sort_rows(ids: Tensor) -> Tensor:
@@ -111,6 +134,11 @@ def runs(indexes: Tensor) -> Runs:
     segments[1:] = (indexes[1:] != indexes[:-1]).cumsum(0)
     padding = any_in_runs(torch.ones_like(indexes, dtype=torch.bool), Runs(indexes.shape[0], False, segments))
     return Runs(indexes.shape[0], False, segments, None, ~padding)
+
+
+def runs_if_sorted(indexes: Tensor) -> Runs | None:
+    """Find the runs of ``indexes`` ``(T,)``; None if they are not sorted, or may not be."""
+    return None
 
 
 def ids_of_runs(indexes: Tensor, runs: Runs) -> Tensor:

@@ -97,7 +97,7 @@ class Ranks(NamedTuple):
     @property
     def num_candidates(self) -> Tensor:
         """Evaluated items ``(...)`` int64; 0 where unknown."""
-        return self.candidates % SEVERAL
+        return self.candidates & (SEVERAL - 1)
 
     @property
     def several(self) -> Tensor:

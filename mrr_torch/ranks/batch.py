@@ -9,9 +9,9 @@ from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch._device import readable
-from mrr_torch.ranks import Outcome, Ranks, check_ranks, mark
+from mrr_torch.ranks import SEVERAL, Outcome, Ranks, check_ranks, mark
 from mrr_torch.ranks.grouped import Items, check_items, rank_items
-from mrr_torch.ranks.scores import rank_ids, rank_relevant, rank_target
+from mrr_torch.ranks.scores import rank_first, rank_ids, rank_relevant, rank_target
 
 
 class Batch(NamedTuple):
@@ -62,7 +62,7 @@ def rank_batch(
         return preds
     if isinstance(preds, Ranks):
         _checks.refuse_given(batch._asdict() | {"preds": None}, "None, since preds are already ranks")
-        return Ranked(_one_relevant(check_ranks("preds", preds), num_negatives))
+        return _known(_one_relevant(check_ranks("preds", preds), num_negatives))
     preds = _checks.scores_tensor("preds", preds, may_be_empty=batch.indexes is not None)
     shape = _checks.shape(preds)
     options = {"candidates": batch.candidates, "exclude": batch.exclude, "mask": batch.mask}
@@ -77,33 +77,48 @@ def rank_batch(
         _checks.refuse_given({"target": target}, "None beside relevant")
         _check_relevant(shape, ignore_index, miss_index, num_negatives)
         ranks = rank_ids(preds, relevant, **options)
-        return _known(_one_relevant(ranks, num_negatives), shape[-1], single=False, options=options)
+        return _known(_one_relevant(ranks, num_negatives), shape[-1], options)
     _check_columns(shape, num_negatives)
-    target = _default_target(preds, target, num_negatives)
+    if target is None:
+        _check_target_first(shape, num_negatives)
+        return _known(rank_first(preds, **options), shape[-1], options, single=True)
+    target = _checks.dense_tensor("target", target, "a tensor")
     if _checks.shape(target) == shape:
         if num_negatives is not None and shape[-1] != 1 + num_negatives:
             expected = f"{1 + num_negatives} columns with relevance and num_negatives={num_negatives}"
             raise ValueError(_checks.message("preds", expected, f"shape {shape}"))
         ranks = rank_relevant(preds, target, **options, ignore_index=ignore_index)
-        return _known(ranks, shape[-1], single=False, options=options)
+        return _known(ranks, shape[-1], options)
     if _checks.shape(target) != shape[:-1]:
         expected = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
         raise ValueError(_checks.message("target", expected, f"shape {_checks.shape(target)}"))
     ranks = rank_target(preds, target, **options, ignore_index=ignore_index, miss_index=miss_index)
-    return _known(ranks, shape[-1], single=True, options=options)
+    return _known(ranks, shape[-1], options, single=True)
 
 
 def ranked_items(items: Items, num_negatives: int | None) -> Ranked:
     """Rank the items of a flat list."""
     ranks, ids = rank_items(items)
-    return Ranked(_one_relevant(ranks, num_negatives), items.scores.shape[0], ids=ids)
+    return _known(_one_relevant(ranks, num_negatives), items.scores.shape[0])._replace(ids=ids)
 
 
-def _known(ranks: Ranks, columns: int, *, single: bool, options: dict[str, Any]) -> Ranked:
-    """Add what is known of ranks that come from rows of scores."""
-    width = columns if all(value is None for value in options.values()) else None
-    found = readable(ranks.relevant) and ranks.relevant.numel() > 0 and int(ranks.relevant.min()) > 0
-    return Ranked(ranks, columns, single, found, width)
+def _known(
+    ranks: Ranks, columns: int | None = None, options: dict[str, Any] | None = None, *, single: bool = False
+) -> Ranked:
+    """Add what is known of ranks.
+
+    Args:
+        ranks: the ranks.
+        columns: no query has more candidates.
+        options: the arguments that take columns away from rows of scores; None: it may be something else.
+        single: no query has several relevant items.
+    """
+    width = columns if options is not None and all(value is None for value in options.values()) else None
+    if not readable(ranks.relevant) or not ranks.relevant.numel():
+        return Ranked(ranks, columns, single, False, width)
+    if options is None:
+        single = int(ranks.candidates.max()) < SEVERAL and int(ranks.relevant.max()) < 2
+    return Ranked(ranks, columns, single, int(ranks.relevant.min()) > 0, width)
 
 
 def _check_columns(shape: tuple[int, ...], num_negatives: int | None) -> None:
@@ -123,18 +138,14 @@ def _check_relevant(
     _checks.refuse_given({"miss_index": miss_index}, "None with relevant")
 
 
-def _default_target(preds: Tensor, target: Any, num_negatives: int | None) -> Tensor:
-    """Check the target's type; in sampled mode it may be left out: it is column 0."""
-    columns = preds.shape[-1]
-    if target is None:
-        if num_negatives is None:
-            expected = "the column of each query's relevant item, or relevance (only with num_negatives is it column 0)"
-            raise ValueError(_checks.message("target", expected, "None"))
-        if columns != 1 + num_negatives:
-            expected = f"the target's column, unless preds has exactly {1 + num_negatives} columns (target first)"
-            raise ValueError(_checks.message("target", expected, f"None with preds of shape {_checks.shape(preds)}"))
-        return preds.new_zeros(preds.shape[:-1], dtype=torch.int64)
-    return _checks.dense_tensor("target", target, "a tensor")
+def _check_target_first(shape: tuple[int, ...], num_negatives: int | None) -> None:
+    """Check that the target may be left out: in sampled mode, where it is column 0."""
+    if num_negatives is None:
+        expected = "the column of each query's relevant item, or relevance (only with num_negatives is it column 0)"
+        raise ValueError(_checks.message("target", expected, "None"))
+    if shape[-1] != 1 + num_negatives:
+        expected = f"the target's column, unless preds has exactly {1 + num_negatives} columns (target first)"
+        raise ValueError(_checks.message("target", expected, f"None with preds of shape {shape}"))
 
 
 def _one_relevant(ranks: Ranks, num_negatives: int | None) -> Ranks:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch._device import readable
 from mrr_torch.kernels import backend
 from mrr_torch.kernels.runs import Runs
 from mrr_torch.ranks import Outcome, Ranks, mark, with_several
@@ -110,16 +109,17 @@ def check_items(
 def rank_items(items: Items) -> tuple[Ranks, Tensor]:
     """Return the ranks of the queries in the order of their ids, and the ids; padding rows have the id `NO_ID`."""
     scores, labels, indexes, *options = items
-    if not (readable(indexes) and bool((indexes[1:] >= indexes[:-1]).all())):
+    kernel = backend(indexes)
+    runs = kernel.runs_if_sorted(indexes)
+    if runs is None:
         indexes, order = indexes.sort(stable=True)  # ids are sorted, never scores
         scores, labels = scores[order], labels[order]
         options = [None if value is None else value[order] for value in options]
+        runs = kernel.runs(indexes)
     there, excluded, candidates, invalid = options
     if candidates is not None:
         kept = _one_each(candidates, indexes, labels, there)
         there = kept if there is None else kept & there
-    kernel = backend(indexes)
-    runs = kernel.runs(indexes)
     ids = kernel.ids_of_runs(indexes, runs)
     if runs.even and runs.number:  # lists of one length are a matrix
 
@@ -136,7 +136,8 @@ def _rank_runs(
 ) -> Ranks:
     """Rank items ``(T,)`` sorted by query; ``runs`` knows where the queries start."""
     kernel = backend(scores)
-    relevant = labels > 0 if there is None else (labels > 0) & there
+    relevant = labels if labels.dtype == torch.bool else labels > 0
+    relevant = relevant if there is None else relevant & there
     competes = None if excluded is None else ~excluded | relevant
     if there is not None:
         competes = there if competes is None else there & competes

@@ -80,6 +80,19 @@ def rank_target(
 
 
 @torch.no_grad()
+def rank_first(
+    scores: Tensor, *, candidates: Tensor | None = None, exclude: Tensor | None = None, mask: Tensor | None = None
+) -> Ranks:
+    """Rank the item in column 0 of each query; the arguments are those of `rank_target`."""
+    scores = _checks.scores_tensor("preds", scores)
+    rows = _rows(scores, candidates, exclude, mask)
+    if _is_scattered(scores):
+        return _rank_each(rank_first, scores, {"candidates": candidates, "exclude": exclude, "mask": mask}, {})
+    columns = torch.zeros(rows.scores.shape[0], 1, dtype=torch.int64, device=scores.device)
+    return _rank(rows._replace(columns=columns, column=0), _checks.shape(scores)[:-1], {})
+
+
+@torch.no_grad()
 def rank_relevant(
     scores: Tensor,
     relevance: Tensor,
@@ -213,7 +226,9 @@ def _rank(rows: Rows, queries: tuple[int, ...], marks: dict[Outcome, Tensor | No
     """Rank all rows, in tiles where masks of the scores' shape have to be made; set the marks that are not None."""
     number, width = rows.scores.shape
     marks = {**marks, Outcome.BAD_EXCLUDE: _excluded_beyond(rows)}
-    tiles = list(backend(rows.scores).row_tiles(number, width)) if rows.masked else []
+    kernel, tiles = backend(rows.scores), [slice(0, number)]
+    if rows.masked:
+        tiles = list(kernel.row_tiles(number, width, kernel.LABELS_TILE if rows.labelled else kernel.TILE))
     if len(tiles) < 2:
         ranks = rank_tile(rows)
     else:
@@ -222,7 +237,8 @@ def _rank(rows: Rows, queries: tuple[int, ...], marks: dict[Outcome, Tensor | No
     relevant = ranks.relevant
     for outcome, where in marks.items():
         relevant = mark(relevant, where, outcome)
-    ranks = ranks._replace(relevant=relevant)
+    if relevant is not ranks.relevant:
+        ranks = ranks._replace(relevant=relevant)
     return ranks if len(queries) == 1 else Ranks(*(field.reshape(queries) for field in ranks))
 
 

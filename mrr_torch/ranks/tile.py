@@ -20,6 +20,7 @@ class Rows(NamedTuple):
     Attributes:
         scores: ``(rows, columns)``; not bool.
         columns: ``(rows, M)`` int64; the columns of the relevant items, padded with negative numbers; or None.
+        column: the one column of the relevant item of all rows, if it is one, and known.
         relevant_ids: ``(rows, M)`` int64; their ids among ``candidates``, padded likewise; or None.
         labels: ``(rows, columns)``; relevance, above 0 is relevant; None where columns or ids are given.
         ignore_index: label of columns that are left out, if ``labels`` can hold it.
@@ -31,6 +32,7 @@ class Rows(NamedTuple):
 
     scores: Tensor
     columns: Tensor | None = None
+    column: int | None = None
     relevant_ids: Tensor | None = None
     labels: Tensor | None = None
     ignore_index: int | None = None
@@ -46,9 +48,15 @@ class Rows(NamedTuple):
 
     @property
     def masked(self) -> bool:
-        """True if masks of the scores' shape have to be made."""
+        """True if columns are told apart by masks of the scores' shape."""
         given = (self.labels, self.candidates, self.excluded, self.mask, self.relevant_ids)
         return any(value is not None for value in given)
+
+    @property
+    def labelled(self) -> bool:
+        """True if the one mask there is is given: labels that are bool."""
+        others = (self.candidates, self.excluded, self.mask)
+        return self.labels is not None and self.labels.dtype == torch.bool and all(value is None for value in others)
 
     def cut(self, part: slice) -> Rows:
         """Return the rows of ``part``."""
@@ -60,6 +68,7 @@ class Rows(NamedTuple):
         return Rows(
             self.scores[part],
             of(self.columns),
+            self.column,
             of(self.relevant_ids),
             of(self.labels),
             self.ignore_index,
@@ -75,7 +84,7 @@ class Best(NamedTuple):
 
     Attributes:
         score: ``(rows, 1)``; NaN, or the lowest value of the dtype, where there is none.
-        level: ``(rows,)``; relevant items with this score, 0 where there is none; None if not counted yet.
+        level: ``(rows,)``; relevant items with this score, 0 where there is none; None if not counted.
         number: ``(rows,)``; relevant items; None where each row has one.
     """
 
@@ -96,9 +105,6 @@ def rank_tile(rows: Rows) -> Ranks:
         relevant, competes, invalid = _masks(rows)
     best = _best_listed(rows) if relevant is None or rows.single else _best_marked(scores, relevant)
     higher, equal = kernel.count(scores, best.score, competes)
-    level = best.level
-    if level is None:
-        level = kernel.count_level(scores, best.score, relevant, equal)
     if competes is not None:
         candidates = kernel.count_true(competes)
     else:
@@ -106,9 +112,17 @@ def rank_tile(rows: Rows) -> Ranks:
         if rows.exclude is not None:
             taken = _count_excluded(rows, best.score)
             higher, equal, candidates = higher - taken[0], equal - taken[1], candidates - taken[2]
+    level, none = best.level, None
+    if rows.single:  # a target shares its score with itself, unless that is NaN
+        level = torch.ones_like(equal)
+        if not kernel.all_positive(equal):
+            level, none = level.masked_fill(equal == 0, 0), equal == 0
+    else:
+        level = kernel.count_level(scores, best.score, relevant, equal) if level is None else level
+        if not (kernel.all_positive(level) and kernel.all_positive(best.number)):
+            none = (level == 0) | (best.number == 0)
     tied, outcome = equal - level, level
-    none = level == 0 if best.number is None else (level == 0) | (best.number == 0)
-    if kernel.some(none):
+    if none is not None:
         higher, tied = higher.masked_fill(none, 0), tied.masked_fill(none, 0)
         outcome = mark(outcome, none, Outcome.NAN)
         outcome = mark(outcome, None if best.number is None else best.number == 0, Outcome.EMPTY)
@@ -123,8 +137,8 @@ def _best_listed(rows: Rows) -> Best:
     scores, columns = rows.scores, rows.columns
     assert columns is not None
     if rows.single:
-        score = scores.gather(1, columns)
-        return Best(score, (score == score)[:, 0].long(), None)
+        score = scores.gather(1, columns) if rows.column is None else scores.narrow(1, rows.column, 1)
+        return Best(score, None, None)
     listed, used = distinct(columns, scores.shape[1])
     theirs = scores.gather(1, listed)
     score = theirs.masked_fill(~used | (theirs != theirs), lowest(scores.dtype)).amax(1, keepdim=True)
@@ -167,7 +181,11 @@ def _masks(rows: Rows) -> tuple[Tensor, Tensor | None, Tensor | None]:
         named = rows.candidates.expand(shape)
         if there is not None:  # a padding column holds no item: it has no id, and is no copy of any
             named = torch.where(there | relevant, named, -1)
-        first = first_of_each(named, relevant)
+        if rows.single:  # of the columns with the target's id only its own is kept
+            own = named.gather(1, rows.columns)  # type: ignore[arg-type]
+            first = (first_of_each(named) & (named != own)) | relevant
+        else:
+            first = first_of_each(named, relevant)
         relevant = relevant & first  # the second copy of a relevant item is none more
         competes = first & (named >= 0) if competes is None else first & competes & (named >= 0)
     out = rows.excluded

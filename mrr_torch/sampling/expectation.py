@@ -49,20 +49,6 @@ def hypergeometric(population: Tensor, successes: Tensor, draws: Tensor, width: 
     return weight / weight.sum(1, keepdim=True)
 
 
-def more_than_sampled(candidates: Tensor, negatives: int | None, last: int | None) -> Tensor | None:
-    """Return the mask of the queries of sampled mode with more competitors than are drawn; None if there are none.
-
-    Args:
-        candidates: ``(queries,)``; 0 where unknown.
-        negatives: how many are drawn; None in full-catalogue mode.
-        last: no query has more candidates; None if unknown.
-    """
-    if negatives is None or (last is not None and last <= negatives + 1):
-        return None
-    more = candidates > negatives + 1
-    return more if backend(more).some(more) else None
-
-
 def sampled_ranks(
     higher: Tensor, tied: Tensor, candidates: Tensor, sampled: Tensor, negatives: int, ties: str
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
