@@ -60,6 +60,8 @@ def check_extras(extras: Extras, ranked: Ranked, settings: Settings) -> tuple[Ex
         if (value is not None) != needed:
             expected = f"a tensor of the queries' shape, with {setting}=" if needed else f"None without {setting}="
             raise ValueError(_checks.message(name, expected, type(value).__name__))
+    if extras.cohort is None and extras.weights is None:
+        return extras, ranked
     if extras.cohort is not None:
         cohort, last = _checks.integer_tensor("cohort", extras.cohort, relevant), len(settings.cohorts) - 1
         _checks.same_shape("cohort", cohort, _checks.shape(relevant))

@@ -116,12 +116,12 @@ class RankHistogram(NamedTuple):
             heavy = _checks.flat(extras.weights).to(summed.dtype)
             weights += [heavy, heavy * heavy]
         number = ranked.ranks.higher.shape[0]
-        vectors = [Vectors(channel[:1], number, None, each) for channel, each in zip(rows, weights, strict=True)]
+        vectors = [Vectors(rows[channel, :1], number, None, each) for channel, each in enumerate(weights)]
         chance.widen(ranges[0], ranked)
         if extras.cohort is not None:
             cohort = _checks.flat(extras.cohort)
             queries = backend(cohort).count_groups(cohort, self.cohorts)
-            vectors += [Vectors(part[1:], queries, cohort, each) for part, each in zip(rows, weights, strict=True)]
+            vectors += [Vectors(rows[channel, 1:], queries, cohort, each) for channel, each in enumerate(weights)]
             chance.widen_each(ranges[1:], ranked, cohort, queries)
         self._add(vectors, ranked)
         return summed, numbers

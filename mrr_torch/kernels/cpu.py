@@ -48,22 +48,28 @@ def count(scores: Tensor, best: Tensor, competes: Tensor | None = None) -> tuple
     width = max(1, min(columns, size, EXACT))
     height = max(1, min(rows, size // width))
     buffer = scores.new_empty(height, width)
-    dtype, total = _dtype_of_sums(scores.dtype), None
-    sums = scores.new_empty(2, rows, dtype=dtype)
-    above, same = sums.unbind()
-    for left in range(0, columns, width):
-        at = slice(left, min(left + width, columns))
-        for top in range(0, rows, height):
-            part = slice(top, min(top + height, rows))
-            tile, threshold, hits = scores[part, at], best[part], buffer[: part.stop - top, : at.stop - left]
-            # Bytes become the type of the scores several times faster than bools do.
-            weight = None if competes is None else competes[part, at].view(torch.uint8).to(tile.dtype)
-            for compare, counts in ((torch.gt, above), (torch.eq, same)):
-                compare(tile, threshold, out=hits)
-                torch.sum(hits if weight is None else hits.mul_(weight), -1, dtype=dtype, out=counts[part])
-        total = sums.to(torch.int64, copy=True) if total is None else total + sums.long()
-    higher, equal = sums.new_zeros(2, rows, dtype=torch.int64) if total is None else total
+    if height >= rows and width == columns:
+        return _count_tile(scores, best, competes, buffer[:rows])
+    counts = []
+    for top in range(0, rows, height):
+        part = slice(top, min(top + height, rows))
+        total: list[tuple[Tensor, Tensor]] = []
+        for left in range(0, columns, width):
+            at = slice(left, min(left + width, columns))
+            hits, keep = buffer[: part.stop - top, : at.stop - left], None if competes is None else competes[part, at]
+            total.append(_count_tile(scores[part, at], best[part], keep, hits))
+        counts.append(total[0] if len(total) == 1 else tuple(map(sum, zip(*total, strict=True))))
+    higher, equal = (torch.cat(parts) for parts in zip(*counts, strict=True)) if counts else best.new_zeros(2, 0).long()
     return higher, equal
+
+
+def _count_tile(tile: Tensor, best: Tensor, competes: Tensor | None, hits: Tensor) -> tuple[Tensor, Tensor]:
+    # Bytes become the type of the scores several times faster than bools do.
+    weight, dtype = None if competes is None else competes.view(torch.uint8).to(tile.dtype), _dtype_of_sums(tile.dtype)
+    torch.gt(tile, best, out=hits)
+    higher = (hits if weight is None else hits.mul_(weight)).sum(-1, dtype=dtype)
+    torch.eq(tile, best, out=hits)
+    return higher.long(), (hits if weight is None else hits.mul_(weight)).sum(-1, dtype=dtype).long()
 
 
 def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
