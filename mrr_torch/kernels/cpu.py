@@ -82,17 +82,26 @@ def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         ``(rows, 1)`` of the dtype of the scores (the lowest value where integers have no relevant item); ``(rows,)``.
     """
-    # Relevant items are few: finding them costs less than a pass over the scores.
     rows, columns = np.divmod(np.flatnonzero(relevant.numpy()), relevant.shape[1])
-    number = np.bincount(rows, minlength=relevant.shape[0])
     theirs = _numpy(scores[torch.from_numpy(rows), torch.from_numpy(columns)])
-    nothing = np.nan if scores.is_floating_point() else lowest(scores.dtype)
-    best = np.full(len(number), nothing, dtype=theirs.dtype)
-    if len(theirs):
+    best, number = _best_of_each(theirs, rows, relevant.shape[0], scores.dtype)
+    return torch.from_numpy(best).to(scores.dtype)[:, None], torch.from_numpy(number)
+
+
+def _best_of_each(
+    scores: np.ndarray, group: np.ndarray, groups: int, dtype: torch.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best of the ``scores`` of each group, and their number; ``group`` is sorted.
+
+    Relevant items are few: to find them and their best costs less than a pass over all scores.
+    """
+    number = np.bincount(group, minlength=groups)
+    best = np.full(groups, np.nan if dtype.is_floating_point else lowest(dtype), dtype=scores.dtype)
+    if len(scores):
         filled = number > 0
         # `fmax` passes over NaN, which can't be the best.
-        best[filled] = np.fmax.reduceat(theirs, (np.cumsum(number) - number)[filled])
-    return torch.from_numpy(best).to(scores.dtype)[:, None], torch.from_numpy(number)
+        best[filled] = np.fmax.reduceat(scores, (np.cumsum(number) - number)[filled])
+    return best, number
 
 
 def count_level(scores: Tensor, best: Tensor, relevant: Tensor, equal: Tensor) -> Tensor:
@@ -222,23 +231,16 @@ def _count_block(
     def counts(where: np.ndarray) -> np.ndarray:
         return np.add.reduceat(where, starts, dtype=np.int64)
 
-    # `fmax` passes over NaN, which can't be the best.
-    nothing = score.dtype.type(lowest(scores.dtype))
-    best = np.fmax.reduceat(np.where(wanted, score, nothing), starts)
-    number = counts(wanted)
-    if not best.min() > nothing:  # only where a relevant item has a score is it above the lowest value for certain
-        scored = counts(wanted & (score == score)) > 0
-        best = np.where(scored, best, np.nan).astype(score.dtype) if score.dtype.kind == "f" else best
+    items = np.flatnonzero(wanted)
+    run, theirs = np.searchsorted(starts, items, side="right") - 1, score[items]
+    best, number = _best_of_each(theirs, run, len(starts), scores.dtype)
     threshold = np.repeat(best, lengths)
     higher, equal, candidates = score > threshold, score == threshold, lengths
     if competes is not None:
         keep = competes.numpy()
         higher, equal, candidates = higher & keep, equal & keep, counts(keep)
-    same = counts(equal)
-    # A score that stands alone is that of the relevant item itself.
-    level = counts(equal & wanted) if int(same.max()) > 1 else same
-    level = np.where(number > 0, level, 0)
-    return [torch.from_numpy(x) for x in (counts(higher), same, level, number, candidates)]
+    level = np.bincount(run[theirs == best[run]], minlength=len(starts))
+    return [torch.from_numpy(x) for x in (counts(higher), counts(equal), level, number, candidates)]
 
 
 def _numpy(scores: Tensor) -> np.ndarray:
