@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch._device import lowest
+from mrr_torch.kernels import device
 from mrr_torch.kernels.runs import RunCounts, Runs
 
 # Bytes of a comparison buffer for each thread: a tile and its comparisons stay in a core's own caches.
@@ -19,6 +20,8 @@ TILE = 2**19
 LABELS_TILE = 2**20
 # Columns that are counted together: sums of float32 are exact below this number.
 EXACT = 2**24
+# Share of relevant items up to which they are found by index.
+FEW = 1 / 32
 # Items of runs that are ranked together, so that what is known of each stays in the caches.
 BLOCK = 2**18
 
@@ -82,7 +85,13 @@ def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         ``(rows, 1)`` of the dtype of the scores (the lowest value where integers have no relevant item); ``(rows,)``.
     """
-    rows, columns = np.divmod(np.flatnonzero(relevant.numpy()), relevant.shape[1])
+    where = relevant.numpy()
+    if np.count_nonzero(where) > FEW * where.size:
+        best_of_row = torch.where(relevant, scores, scores.new_full((), lowest(scores.dtype))).amax(1, keepdim=True)
+        if best_of_row.min().item() > lowest(scores.dtype):  # neither NaN, nor without a relevant item
+            return best_of_row, count_true(relevant)
+        return device.best_relevant(scores, relevant)
+    rows, columns = np.divmod(np.flatnonzero(where), where.shape[1])
     theirs = _numpy(scores[torch.from_numpy(rows), torch.from_numpy(columns)])
     best, number = _best_of_each(theirs, rows, relevant.shape[0], scores.dtype)
     return torch.from_numpy(best).to(scores.dtype)[:, None], torch.from_numpy(number)
@@ -91,10 +100,7 @@ def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
 def _best_of_each(
     scores: np.ndarray, group: np.ndarray, groups: int, dtype: torch.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best of the ``scores`` of each group, and their number; ``group`` is sorted.
-
-    Relevant items are few: to find them and their best costs less than a pass over all scores.
-    """
+    """Return the best of the ``scores`` of each group, and their number; ``group`` is sorted."""
     number = np.bincount(group, minlength=groups)
     best = np.full(groups, np.nan if dtype.is_floating_point else lowest(dtype), dtype=scores.dtype)
     if len(scores):

@@ -15,7 +15,7 @@ from mrr_torch import _checks
 from mrr_torch.ranks import Outcome, Ranks, lists, with_several
 
 # Queries that are counted together: few enough that their scores, objects all over memory, are fetched only once.
-BLOCK = 64
+BLOCK = 256
 
 Run = Mapping[Hashable, Mapping[Hashable, float]]
 Qrels = Mapping[Hashable, Mapping[Hashable, int]]
@@ -57,8 +57,8 @@ def rank_run(run: Run, qrels: Qrels, *, relevance_level: int = 1) -> Ranks:
     ranked: set[type] = set()
     queries, blocks = iter(qrels.items()), [np.zeros((5, 0), dtype=np.int64)]
     while block := list(islice(queries, BLOCK)):
-        grades = [_documents("qrels", query, part) for query, part in block]
-        scores = [_documents("run", query, run.get(query, {})) for query, _ in block]
+        grades = _documents("qrels", block)
+        scores = _documents("run", [(query, run.get(query, {})) for query, _ in block])
         graded |= _types(grades)
         ranked |= _types(scores)
         blocks.append(_rank_block(scores, grades, level))
@@ -71,32 +71,36 @@ def _rank_block(scores: list[Numbers], grades: list[Numbers], level: int) -> np.
     """Return the fields of `Ranks` and the number of relevant documents, each ``(queries,)``."""
     _check_grades(list(chain.from_iterable(part.values() for part in grades)))
     score, kind = _score_array(list(chain.from_iterable(part.values() for part in scores)))
-    fields = np.zeros((5, len(scores)), dtype=np.int64)
-    higher, tied, relevant, candidates, several = fields
-    best = np.zeros(len(scores), dtype=kind)
-    for i, (found, judged) in enumerate(zip(scores, grades, strict=True)):
+    bests, levels, numbers = [], [], []
+    zero, nan, missed, empty = kind(0), Outcome.NAN.value, Outcome.MISSED.value, Outcome.EMPTY.value
+    for found, judged in zip(scores, grades, strict=True):
         wanted = [document for document, grade in judged.items() if grade >= level]
         their = [kind(number) for number in map(found.get, wanted) if number is not None]
-        numbers = [number for number in their if number == number]
-        candidates[i], several[i] = len(found), len(wanted)
-        if numbers:
-            best[i] = max(numbers)
-            relevant[i] = numbers.count(max(numbers))
-        elif wanted:
-            relevant[i] = Outcome.NAN if their else Outcome.MISSED
+        best, outcome = max(their, default=zero), nan if their else missed if wanted else empty
+        if best != best:  # `max` passes over NaN, unless it comes first
+            best = max((number for number in their if number == number), default=zero)
+        bests.append(best)
+        levels.append(their.count(best) or outcome)
+        numbers.append(len(wanted))
+    relevant, candidates = np.array(levels, dtype=np.int64), np.fromiter(map(len, scores), np.int64, len(scores))
     ends = np.cumsum(candidates)
-    threshold = np.repeat(best, candidates)
-    for counts, hits in ((higher, score > threshold), (tied, score == threshold)):
+    threshold = np.repeat(np.array(bests, dtype=kind), candidates)
+    counts = []
+    for hits in (score > threshold, score == threshold):
         before = np.append(0, np.cumsum(hits))
-        counts[:] = np.where(relevant > 0, before[ends] - before[ends - candidates], 0)
-    tied -= relevant.clip(min=0)
-    return fields
+        counts.append(np.where(relevant > 0, before[ends] - before[ends - candidates], 0))
+    higher, equal = counts
+    return np.stack([higher, equal - relevant.clip(min=0), relevant, candidates, np.array(numbers, dtype=np.int64)])
 
 
-def _documents(name: str, query: Hashable, part: Any) -> Numbers:
-    if not isinstance(part, (dict, Mapping)):  # a plain dict is known at once, any other mapping takes a search
-        raise TypeError(_checks.message(f"{name}[{query!r}]", "{document: number}", type(part).__name__))
-    return part
+def _documents(name: str, block: list[tuple[Hashable, Any]]) -> list[Numbers]:
+    """Return the documents of each query; raise for what is no mapping."""
+    parts = [part for _, part in block]
+    if set(map(type, parts)) != {dict}:
+        for query, part in block:
+            if not isinstance(part, Mapping):
+                raise TypeError(_checks.message(f"{name}[{query!r}]", "{document: number}", type(part).__name__))
+    return parts
 
 
 def _types(parts: list[Numbers]) -> set[type]:
