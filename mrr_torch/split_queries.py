@@ -144,7 +144,7 @@ class ItemList(NamedTuple):
         device = counts[0].device
         scores, indexes, flags, candidates = (joined(parts).to(device) if parts else None for parts in lists)
         if scores is not None and indexes is not None and flags is not None:
-            _, invalid, excluded, absent, named = (_at(flags, flag) for flag in FLAGS)
+            _, invalid, excluded, absent, named = _at(flags)
             labels = flags & RELEVANT if invalid is None else (flags & RELEVANT).to(torch.int8) - invalid.to(torch.int8)
             ids = None if candidates is None or named is None else _ids_of_all(candidates, named)
             items = Items(scores, labels, indexes, _not(absent), excluded, ids, invalid)
@@ -158,10 +158,11 @@ def _parts(state: Any) -> list[Tensor]:
     return [state] if isinstance(state, Tensor) else state
 
 
-def _at(flags: Tensor, flag: int) -> Tensor | None:
-    """Return the mask of the items with a flag; None if there are none."""
-    where = (flags & flag) != 0
-    return where if bool(where.any()) else None
+def _at(flags: Tensor) -> list[Tensor | None]:
+    """Return, for each of `FLAGS`, the mask of the items that have it; None if there are none."""
+    sets = torch.bincount(flags, minlength=1).tolist()  # the items with each set of flags
+    used = [any(number and index & flag for index, number in enumerate(sets)) for flag in FLAGS]
+    return [(flags & flag) != 0 if has else None for flag, has in zip(FLAGS, used, strict=True)]
 
 
 def _not(where: Tensor | None) -> Tensor | None:
