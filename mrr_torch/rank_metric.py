@@ -190,12 +190,12 @@ class RankMetric(SummedStateMetric):
             num_negatives=self.settings.num_negatives,
             gather=self.settings.split_queries == "gather",
         )
-        refuse_empty(ranked.ranks, self.settings.empty_target_action)
         if batch.indexes is not None:
             _checks.refuse_given({"query_ids": extras.query_ids}, "None with indexes, which are the ids")
             if not readable(ranked.ranks.relevant):
                 extras = extras.padded(ranked.ranks.relevant.shape[0])
         extras, ranked = self._store.check(extras, ranked)
+        refuse_empty(ranked.ranks, self.settings.empty_target_action)
         ranks, device = ranked.ranks, getattr(self, self._names[0]).device
         if ranks.higher.device != device:
             if not isinstance(batch.preds, (Ranks, Ranked)):  # a few numbers are moved, scores are not

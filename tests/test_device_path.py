@@ -11,6 +11,7 @@ from forms import FORMS, inputs
 from helpers import Largest
 
 from mrr_torch import MeanReciprocalRank, Outcome, Ranks, mean_reciprocal_rank, reciprocal_rank
+from mrr_torch.kernels import cpu, device
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -22,6 +23,27 @@ def test_no_form_waits_for_the_device(form):
     metric.update(given["scores"], given["target"], exclude=given["history"])
     metric.update(given["scores"], given["relevance"])
     assert metric.update_count == 3
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8]
+)
+@pytest.mark.parametrize("share", [0.0, 0.005, 0.02, 0.05, 0.5, 1.0])
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_best_relevant_score_is_the_same_however_many_are_relevant(dtype, share, whole):
+    """On a CPU few are found by index, many by a pass over the scores."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(0, 9, (40, 301), generator=generator).to(dtype)
+    relevant = torch.rand(40, 301, generator=generator) < share
+    if not whole:  # rows without a relevant item, NaN, infinities
+        relevant[3:5] = False
+        if dtype.is_floating_point:
+            scores[torch.rand(40, 301, generator=generator) < 0.2] = torch.nan
+            scores[7], scores[8, ::2] = torch.nan, -torch.inf
+    for given in (scores, scores.T.contiguous().T):
+        for left, right in zip(cpu.best_relevant(given, relevant), device.best_relevant(given, relevant), strict=True):
+            assert left.dtype == right.dtype
+            assert torch.equal(left.nan_to_num(-1.0), right.nan_to_num(-1.0))
 
 
 def test_the_meta_device_would_notice_a_wait():

@@ -15,6 +15,13 @@ class TestWords:
         metric.update(torch.eye(3), torch.arange(3))
         assert "99.9%" in metric.describe()
 
+    def test_columns_with_an_ignored_label_are_no_candidates(self):
+        metric = MeanReciprocalRank(ignore_index=7)
+        metric.update(torch.rand(2, 4), torch.tensor([[1, 0, 7, 7], [0, 7, 1, 7]]))
+        # A random ranking of two candidates: (1 + 1 / 2) / 2.
+        assert "chance 0.7500" in metric.describe()
+        assert "all of 2 candidates" in metric.describe()
+
     def test_one_query(self, unread):
         metric = MeanReciprocalRank()
         metric.update(made_by_hand((2000, 1, 2, 3000)))

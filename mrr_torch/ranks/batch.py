@@ -88,7 +88,7 @@ def rank_batch(
             expected = f"{1 + num_negatives} columns with relevance and num_negatives={num_negatives}"
             raise ValueError(_checks.message("preds", expected, f"shape {shape}"))
         ranks = rank_relevant(preds, target, **options, ignore_index=ignore_index)
-        return _known(ranks, shape[-1], options)
+        return _known(ranks, shape[-1], options | {"ignore_index": ignore_index})
     if _checks.shape(target) != shape[:-1]:
         expected = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
         raise ValueError(_checks.message("target", expected, f"shape {_checks.shape(target)}"))

@@ -244,7 +244,7 @@ def _rank(rows: Rows, queries: tuple[int, ...], marks: dict[Outcome, Tensor | No
 
 def _excluded_beyond(rows: Rows) -> Tensor | None:
     """Return the mask of the rows that exclude a column that does not exist; raise where it can be read."""
-    if rows.exclude is None or rows.candidates is not None:
+    if rows.exclude is None or rows.candidates is not None or not rows.scores.shape[0]:  # or no row to be marked
         return None
     ids, width = rows.exclude, rows.scores.shape[1]
 
