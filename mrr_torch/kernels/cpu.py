@@ -13,7 +13,7 @@ from mrr_torch.kernels import device
 from mrr_torch.kernels.runs import RunCounts, Runs
 
 # Bytes of a comparison buffer for each thread: a tile and its comparisons stay in a core's own caches.
-BUFFER = 2**21
+BUFFER = 3 * 2**19
 # Scores in a tile of which masks are made.
 TILE = 2**19
 # The same where the mask is given: the relevant columns are found by index.
