@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 
 import mrr_torch
 
@@ -28,3 +29,26 @@ def test_every_public_name_exists_and_is_documented():
 def test_the_version_is_that_of_the_installed_package_and_types_are_shipped():
     assert metadata.version("mrr_torch") == mrr_torch.__version__
     assert (Path(mrr_torch.__file__).parent / "py.typed").exists()
+
+
+def test_the_files_that_a_plain_update_enters_are_in_the_order_of_the_data_flow():
+    """Printed, so that whoever looks for a value knows where to look: `pytest -s -k data_flow`."""
+    root = Path(mrr_torch.__file__).parent
+    metric, scores, target = mrr_torch.MeanReciprocalRank(10), torch.rand(4, 50), torch.arange(4)
+    metric.update(scores, target)
+    entered: dict[str, int] = {}
+
+    def enter(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(root):
+            name = path.relative_to(root).as_posix()
+            entered[name] = entered.get(name, 0) + 1
+
+    sys.setprofile(enter)
+    try:
+        metric.update(scores, target)
+    finally:
+        sys.setprofile(None)
+    print(f"{len(entered)} files: " + ", ".join(f"{name} ({calls})" for name, calls in entered.items()))
+    flow = ["ranks/batch.py", "ranks/scores.py", "ranks/tile.py", "state.py", "ties.py"]
+    assert sorted(flow, key=list(entered).index) == flow
