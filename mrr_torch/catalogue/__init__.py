@@ -43,7 +43,8 @@ def rank_catalogue(
     exactly. Ties, NaN and infinities are as in `rank_target`.
 
     A score is off by at most (D + 1) u / (1 - (D + 1) u) times the sum of its products' magnitudes, where u is half
-    the eps of the scores' type; items can only change order whose exact scores differ by less than both errors.
+    the eps of the scores' type (the eps itself on tensor cores, which do not round to the nearest); items can only
+    change order whose exact scores differ by less than both errors.
 
     Of several relevant items the best-scored counts, and the others do not compete. A NaN among them is ignored; if all
     are NaN, the query is a miss that is counted.
