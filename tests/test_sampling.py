@@ -148,3 +148,11 @@ def test_sampled_scores_go_straight_into_a_sampled_metric():
     metric.update(scores.gather(1, ids))
     better = (scores.gather(1, ids[:, 1:]) > scores.gather(1, target[:, None])).sum(1)
     assert torch.allclose(metric.compute(), (1 / (1 + better)).mean())  # float32
+
+
+@pytest.mark.parametrize("setting", ["ignore_index", "miss_index"])
+def test_a_target_that_is_left_out_is_no_index_to_skip(setting):
+    """It stands in column 0, whatever 0 means among the targets: as an id it is often padding."""
+    metric = MeanReciprocalRank(num_negatives=2, **{setting: 0})
+    metric.update(torch.tensor([[0.5, 0.9, 0.1], [0.5, 0.3, 0.1]]))
+    assert float(metric.compute()) == 0.75
