@@ -20,8 +20,8 @@ TILE = 2**19
 LABELS_TILE = 2**20
 # Columns that are counted together: sums of float32 are exact below this number.
 EXACT = 2**24
-# Share of relevant items up to which they are found by index.
-FEW = 1 / 32
+# Share of relevant items up to which they are found by index, and the number of rows that tell it.
+FEW, SAMPLE = 1 / 32, 64
 # Ids that are looked at before all are.
 BLOCK_OF_IDS = 1024
 # Items of runs that are ranked together, so that what is known of each stays in the caches.
@@ -77,7 +77,7 @@ def _count_tile(tile: Tensor, best: Tensor, competes: Tensor | None, hits: Tenso
     return higher.long(), (hits if weight is None else hits.mul_(weight)).sum(-1, dtype=dtype).long()
 
 
-def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
+def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return, per row, the best score of a relevant item (NaN if none has a score) and the number of relevant items.
 
     Args:
@@ -85,31 +85,36 @@ def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
         relevant: ``(rows, columns)`` bool.
 
     Returns:
-        ``(rows, 1)`` of the dtype of the scores (the lowest value where integers have no relevant item); ``(rows,)``.
+        ``(rows, 1)`` of the dtype of the scores (the lowest value where integers have no relevant item); ``(rows,)``;
+        and the number of relevant items with that score ``(rows,)``, if it is known by the way.
     """
     where = relevant.numpy()
-    if np.count_nonzero(where) > FEW * where.size:
+    some = where[:: 1 + len(where) // SAMPLE]
+    if np.count_nonzero(some) > FEW * some.size:
         best_of_row = torch.where(relevant, scores, scores.new_full((), lowest(scores.dtype))).amax(1, keepdim=True)
         if best_of_row.min().item() > lowest(scores.dtype):  # neither NaN, nor without a relevant item
-            return best_of_row, count_true(relevant)
+            return best_of_row, count_true(relevant), None
         return device.best_relevant(scores, relevant)
     rows, columns = np.divmod(np.flatnonzero(where), where.shape[1])
     theirs = _numpy(scores[torch.from_numpy(rows), torch.from_numpy(columns)])
-    best, number = _best_of_each(theirs, rows, relevant.shape[0], scores.dtype)
-    return torch.from_numpy(best).to(scores.dtype)[:, None], torch.from_numpy(number)
+    best, number, level = _best_of_each(theirs, rows, relevant.shape[0], scores.dtype)
+    return torch.from_numpy(best).to(scores.dtype)[:, None], torch.from_numpy(number), torch.from_numpy(level)
 
 
 def _best_of_each(
     scores: np.ndarray, group: np.ndarray, groups: int, dtype: torch.dtype
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best of the ``scores`` of each group, and their number; ``group`` is sorted."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the best of the ``scores`` of each group, how many there are, and how many are the best.
+
+    ``group`` is sorted.
+    """
     number = np.bincount(group, minlength=groups)
     best = np.full(groups, np.nan if dtype.is_floating_point else lowest(dtype), dtype=scores.dtype)
     if len(scores):
         filled = number > 0
         # `fmax` passes over NaN, which can't be the best.
         best[filled] = np.fmax.reduceat(scores, (np.cumsum(number) - number)[filled])
-    return best, number
+    return best, number, np.bincount(group[scores == best[group]], minlength=groups)
 
 
 def count_level(scores: Tensor, best: Tensor, relevant: Tensor, equal: Tensor) -> Tensor:
@@ -243,14 +248,13 @@ def _count_block(
         return np.add.reduceat(where, starts, dtype=np.int64)
 
     items = np.flatnonzero(wanted)
-    run, theirs = np.searchsorted(starts, items, side="right") - 1, score[items]
-    best, number = _best_of_each(theirs, run, len(starts), scores.dtype)
+    run = np.searchsorted(starts, items, side="right") - 1
+    best, number, level = _best_of_each(score[items], run, len(starts), scores.dtype)
     threshold = np.repeat(best, lengths)
     higher, equal, candidates = score > threshold, score == threshold, lengths
     if competes is not None:
         keep = competes.numpy()
         higher, equal, candidates = higher & keep, equal & keep, counts(keep)
-    level = np.bincount(run[theirs == best[run]], minlength=len(starts))
     return [torch.from_numpy(x) for x in (counts(higher), counts(equal), level, number, candidates)]
 
 

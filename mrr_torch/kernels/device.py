@@ -48,7 +48,7 @@ def count(scores: Tensor, best: Tensor, competes: Tensor | None = None) -> tuple
     return torch.cat([none, *higher]), torch.cat([none, *equal])
 
 
-def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
+def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return, per row, the best score of a relevant item (NaN if none has a score) and the number of relevant items.
 
     Args:
@@ -56,13 +56,14 @@ def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor]:
         relevant: ``(rows, columns)`` bool.
 
     Returns:
-        ``(rows, 1)`` of the dtype of the scores (the lowest value where integers have no relevant item); ``(rows,)``.
+        ``(rows, 1)`` of the dtype of the scores (the lowest value where integers have no relevant item); ``(rows,)``;
+        and the number of relevant items with that score ``(rows,)``, if it is known by the way.
     """
     found = relevant & (scores == scores)
     best = torch.where(found, scores, lowest(scores.dtype)).amax(1, keepdim=True)
     if scores.is_floating_point():
         best = best.masked_fill(~found.any(1, keepdim=True), torch.nan)
-    return best, count_true(relevant)
+    return best, count_true(relevant), None
 
 
 def count_level(scores: Tensor, best: Tensor, relevant: Tensor, equal: Tensor) -> Tensor:

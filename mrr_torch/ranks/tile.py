@@ -147,8 +147,8 @@ def _best_listed(rows: Rows) -> Best:
 
 def _best_marked(scores: Tensor, relevant: Tensor) -> Best:
     """Find the best of the relevant items of a mask ``(rows, columns)``."""
-    score, number = backend(scores).best_relevant(scores, relevant)
-    return Best(score, None, number)
+    score, number, level = backend(scores).best_relevant(scores, relevant)
+    return Best(score, level, number)
 
 
 def _masks(rows: Rows) -> tuple[Tensor, Tensor | None, Tensor | None]:
