@@ -84,8 +84,10 @@ class SynchronisedMetric(Metric):
         if as_compute and self._kept is not None:
             self.__dict__.update(_own_lists(self._kept))
             return
+        alike = self._same_as_peers()
+        self._settle()
         if dist_sync_fn is gather_all_tensors:
-            peers = self._reduce_over_processes(process_group or self.process_group)
+            peers = self._reduce_over_processes(alike, process_group or self.process_group)
         else:
             peers = []
             for name, dtype in self._lists.items():  # torchmetrics gives empty lists a dtype of its own
@@ -98,9 +100,19 @@ class SynchronisedMetric(Metric):
             for metric in (self, *peers):
                 metric._kept = _own_lists(self._all_states())
 
-    def _reduce_over_processes(self, group: Any) -> list[SynchronisedMetric]:
-        """Reduce the states; return the metrics whose states are, on every process, the same as those of this one."""
-        peers = self._peers()
+    def _settle(self) -> None:
+        """Put the states in the form in which they are reduced."""
+
+    def _same_as_peers(self) -> bool:
+        return all(same(getattr(self, name), getattr(peer, name)) for peer in self._peers() for name in self._defaults)
+
+    def _reduce_over_processes(self, alike: bool, group: Any) -> list[SynchronisedMetric]:
+        """Reduce the states; return the metrics whose states are, on every process, the same as those of this one.
+
+        Args:
+            alike: so it is on this process.
+            group: the processes.
+        """
         own, others, lists = {}, {}, {}
         for name, reduction in self._reductions.items():
             state = getattr(self, name)
@@ -110,7 +122,6 @@ class SynchronisedMetric(Metric):
                 lists[name] = state
             else:
                 others[name] = reduction
-        alike = all(same(getattr(self, name), getattr(peer, name)) for peer in peers for name in self._defaults)
         reduced, alike, filled = all_reduce(own, self._reductions, alike, any(lists.values()), group)
         if lists:
             device = next(iter(reduced.values())).device
@@ -123,7 +134,7 @@ class SynchronisedMetric(Metric):
             finally:
                 self._reductions = reductions
         self.__dict__.update(reduced)
-        return peers if alike else []
+        return self._peers() if alike else []
 
     def _all_states(self) -> dict[str, State]:
         return {name: getattr(self, name) for name in self._defaults}

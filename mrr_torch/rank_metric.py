@@ -61,8 +61,7 @@ class RankMetric(SummedStateMetric):
             whichever process ``update`` sees it (``query_ids``): padded samplers, resumed runs. A query that is seen
             with different counts counts as the worst of them together, and a warning tells how many. It costs 32 bytes
             a query.
-        unseen: with ``num_queries``, what a query counts that was never seen: ``"skip"`` nothing, with a warning;
-            ``"neg"`` 0.
+        unseen: with ``num_queries``, what a query that was never seen counts: "skip" nothing (a warning), "neg" 0.
         split_queries: what to do with a query of a flat list (``indexes``) whose items come in several updates, or on
             several processes: ``"refuse"``: ``compute`` raises (8 bytes a query; on an accelerator, an item);
             ``"gather"``: items are kept and ranked together, as `RetrievalMRR` does (9 bytes an item and its score);
@@ -164,25 +163,23 @@ class RankMetric(SummedStateMetric):
                 ``target``: the best-scored counts, the others do not compete. Ids are columns, or those in
                 ``candidates``.
             query_ids: ``(...)``; integer ids of the queries, with ``num_queries`` and only then (not with ``indexes``).
-            cohort: ``(...)``; integer cohort of each query, 0..cohorts-1, with ``cohorts`` and only then. With
-                ``indexes`` for each query in the order of the ids.
-            weights: ``(...)``; weight of each query, 0..1e100, any real dtype, with ``weighted`` and only then. With
-                ``indexes`` for each query in the order of the ids.
+            cohort: ``(...)``; integer cohort of each query, 0..cohorts-1, with ``cohorts`` and only then.
+            weights: ``(...)``; weight of each query, 0..1e100, any real dtype, with ``weighted`` and only then. Like
+                ``cohort`` with ``indexes`` one for each query, in the order of the ids.
 
         Raises:
             TypeError: an argument of the wrong type or dtype.
             ValueError: a wrong shape or device; on a CPU also a wrong value. On an accelerator these are counted and
                 raised by ``compute``.
         """
-        batch = Batch(preds, target, indexes, candidates, exclude, mask, relevant)
-        ranked, extras = self._rank(batch, Extras(query_ids, cohort, weights))
-        states = self._states()
-        for name, before, state in zip(self._names, states, self._store.add(states, ranked, extras), strict=True):
-            if state is not before:  # what flat lists fill seldom changes
-                setattr(self, name, state)
+        batch, before = Batch(preds, target, indexes, candidates, exclude, mask, relevant), self._states()
+        after = self._store.add(before, *self._rank(batch, Extras(query_ids, cohort, weights)))
+        for name, old, new in zip(self._names, before, after, strict=True):
+            if new is not old:  # lists seldom change
+                setattr(self, name, new)
 
     def _rank(self, batch: Batch, extras: Extras) -> tuple[Ranked, Extras]:
-        """Check and rank a batch; move what is known of it to the device of the state."""
+        """Check and rank a batch; move what is known to the device of the state."""
         ranked = rank_batch(
             batch,
             ignore_index=self.settings.ignore_index,
@@ -282,8 +279,10 @@ class RankMetric(SummedStateMetric):
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in (given | self.settings.changed()).items())})"
 
     def _read(self) -> Reading:
-        """Read the states as they are; raise for invalid values that ``update`` could not read."""
         return self._store.read(self._states(), complete=not self.batch_alone)
+
+    def _settle(self) -> None:
+        self.__dict__.update(zip(self._names, self._store.settled(self._states()), strict=True))
 
     def _states(self) -> list[Any]:
         return [getattr(self, name) for name in self._names]

@@ -43,16 +43,20 @@ class SplitRefused(NamedTuple):
     @property
     def lists(self) -> dict[str, torch.dtype]:
         """Names of the states that are lists of tensors ``(n,)``, and the dtype that holds their values."""
-        return {f"indexes_of_{self.histogram.settings.state_name}": torch.int64}
+        return {**self.histogram.lists, f"indexes_of_{self.histogram.settings.state_name}": torch.int64}
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the states."""
-        return (*self.histogram.names, *self.lists)
+        return tuple(self.empty(torch.device("meta")))
 
     def empty(self, device: torch.device) -> dict[str, tuple[State, str]]:
         """Return the states of no query, by name, and how each is reduced over processes."""
         return {**self.histogram.empty(device), **{name: ([], "cat") for name in self.lists}}
+
+    def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the states with no counts that wait to be added up."""
+        return *self.histogram.settled(states[:-1]), states[-1]
 
     def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
         """Check what is given for each query; queries with invalid values that cannot be read are marked."""
@@ -99,16 +103,21 @@ class ItemList(NamedTuple):
     def lists(self) -> dict[str, torch.dtype]:
         """Names of the states that are lists of tensors ``(n,)``, and a dtype that holds their values."""
         dtypes = {"scores": torch.float64, "indexes": torch.int64, "flags": torch.uint8, "candidates": torch.int64}
-        return {f"item_{name}_of_{self.histogram.settings.state_name}": dtype for name, dtype in dtypes.items()}
+        items = {f"item_{name}_of_{self.histogram.settings.state_name}": dtype for name, dtype in dtypes.items()}
+        return {**self.histogram.lists, **items}
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the states."""
-        return (*self.histogram.names, *self.lists)
+        return tuple(self.empty(torch.device("meta")))
 
     def empty(self, device: torch.device) -> dict[str, tuple[State, str]]:
         """Return the states of no query, by name, and how each is reduced over processes."""
         return {**self.histogram.empty(device), **{name: ([], "cat") for name in self.lists}}
+
+    def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the states with no counts that wait to be added up."""
+        return *self.histogram.settled(states[:-LISTS]), *states[-LISTS:]
 
     def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
         """Check what is given for each query."""

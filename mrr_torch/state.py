@@ -3,6 +3,8 @@
 A query adds a mass of 1, to one rank or, among ties, spread over several. The state is one float64 vector, and states
 add up. Without ties a value is read from whole numbers only, so it is exact and does not depend on order, batches or
 processes. (Intervals also use squares of ranks in the overflow, which do in their last bit.)
+
+An accelerator only ranks: the counts of queries wait there, and are added up on the host when the state is read.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks, chance
-from mrr_torch._device import state_dtype, to_device
+from mrr_torch._device import compiling, readable, state_dtype, to_device
 from mrr_torch.extras import Extras, check_extras
 from mrr_torch.kernels import backend
 from mrr_torch.ranks import Outcome, Ranks
@@ -30,6 +32,8 @@ from mrr_torch.whole import UNIT, from_whole_parts, whole_parts
 BINS = 1024
 # The overflow: mass; sum of 1 / rank**2; sum of 1 / rank in two whole parts.
 OVERFLOW = 4
+# Numbers that may wait on an accelerator, 4 or 5 of a query: 8 MiB.
+WAITING = 2**20
 # Counters after the overflow: one for each outcome; queries with a rank (of weighted channels alone); queries with
 # several relevant items; queries whose tie was not followed to its end.
 OUTCOMES, BY_COUNTER = len(Outcome), sorted(Outcome, reverse=True)
@@ -81,21 +85,21 @@ class RankHistogram(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the states."""
-        return self.settings.state_name, self.settings.candidates_name
+        return self.settings.state_name, self.settings.candidates_name, *self.lists
 
     @property
     def lists(self) -> dict[str, torch.dtype]:
-        """No state is a list."""
-        return {}
+        """Names of the states that are lists of tensors ``(n,)``, and the dtype that holds their values."""
+        return {f"waiting_for_{self.settings.state_name}": torch.int64}
 
-    def empty(self, device: torch.device) -> dict[str, tuple[Tensor, str]]:
+    def empty(self, device: torch.device) -> dict[str, tuple[Any, str]]:
         """Return the states of no query, by name, and how each is reduced over processes."""
         dtype = state_dtype(device)
         channels, groups = [3] * self.weighted, [1 + self.cohorts] * bool(self.cohorts)
         summed = torch.zeros((*channels, *groups, self.size), dtype=dtype, device=device)
         # The range of the number of candidates, (-smallest, largest), reduces by the maximum; -inf: none was seen.
         numbers = torch.full((*groups, 2), -torch.inf, dtype=dtype, device=device)
-        return {self.settings.state_name: (summed, "sum"), self.settings.candidates_name: (numbers, "max")}
+        return dict(zip(self.names, ((summed, "sum"), (numbers, "max"), ([], "cat")), strict=True))
 
     def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
         """Check what is given for each query; queries with invalid values that cannot be read are marked."""
@@ -106,11 +110,37 @@ class RankHistogram(NamedTuple):
 
     def add(self, states: Sequence[Any], ranked: Ranked, extras: Extras) -> tuple[Any, ...]:
         """Return the states with a batch added, without synchronising with their device."""
-        # Not in place: others may hold the state, a collection or a checkpoint.
-        summed, numbers = (state.clone() for state in states)
-        rows, ranges = self._by_channel(summed), numbers.view(-1, 2)
         if ranked.ranks.higher.ndim != 1:
             ranked = ranked._replace(ranks=Ranks(*map(_checks.flat, ranked.ranks)))
+        summed, numbers, waiting = states
+        if not (readable(ranked.ranks.higher) or compiling()) and extras.weights is None:
+            # To add a batch up takes over a hundred small kernels there: more than to rank it.
+            fields = [*ranked.ranks, *([] if extras.cohort is None else [_checks.flat(extras.cohort)])]
+            if sum(part.numel() for part in waiting) + len(fields) * fields[0].numel() <= WAITING:
+                return summed, numbers, [*waiting, torch.stack(fields, 1).view(-1)]
+        return *self._added(summed, numbers, ranked, extras), waiting
+
+    def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the states on their device with nothing that waits to be added up; waits for the device."""
+        device = states[0].device
+        return *(to_device(state, device) for state in self._on_host(states)), []
+
+    def _on_host(self, states: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        summed, numbers = (to_device(state.detach(), torch.device("cpu")) for state in states[:2])
+        parts = [states[2]] if isinstance(states[2], Tensor) else states[2]
+        if not parts:
+            return summed, numbers
+        waiting = to_device(torch.cat(parts), torch.device("cpu")).view(-1, 4 + bool(self.cohorts)).T.contiguous()
+        ranks = Ranks(*waiting[:4])
+        beyond = torch.maximum(ranks.higher + ranks.tied + 1, ranks.num_candidates)
+        extras = Extras(cohort=waiting[4] if self.cohorts else None)
+        return self._added(summed, numbers, Ranked(ranks, int(beyond.max()) if beyond.numel() else None), extras)
+
+    def _added(self, summed: Tensor, numbers: Tensor, ranked: Ranked, extras: Extras) -> tuple[Tensor, Tensor]:
+        """Return the state and the ranges with ranks ``(queries,)`` added."""
+        # Not in place: others may hold the state, a collection or a checkpoint.
+        summed, numbers = summed.clone(), numbers.clone()
+        rows, ranges = self._by_channel(summed), numbers.view(-1, 2)
         weights: list[Tensor | None] = [None]
         if extras.weights is not None:
             heavy = _checks.flat(extras.weights).to(summed.dtype)
@@ -128,7 +158,7 @@ class RankHistogram(NamedTuple):
 
     def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the states, waiting for their device; raise for invalid values that could not be read before."""
-        summed, numbers = (to_device(state.detach(), torch.device("cpu")).double() for state in states)
+        summed, numbers = (state.double() for state in self._on_host(states))
         channels, ranges = self._by_channel(summed), numbers.view(-1, 2).tolist()
         readings = [
             Reading(

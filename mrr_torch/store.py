@@ -39,6 +39,9 @@ class Store(Protocol):
     def add(self, states: Sequence[Any], ranked: Ranked, extras: Extras) -> tuple[Any, ...]:
         """Return the states with a batch added, without synchronising with their device."""
 
+    def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the states on their device with nothing that waits to be added up."""
+
     def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the states, waiting for their device."""
 

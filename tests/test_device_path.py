@@ -9,8 +9,9 @@ import torch
 from accelerator import DEVICE
 from forms import FORMS, inputs
 from helpers import Largest
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from mrr_torch import MeanReciprocalRank, Outcome, Ranks, mean_reciprocal_rank, reciprocal_rank
+from mrr_torch import MeanReciprocalRank, Outcome, Ranks, mean_reciprocal_rank, reciprocal_rank, state
 from mrr_torch.kernels import cpu, device
 
 
@@ -47,6 +48,59 @@ def test_the_best_relevant_score_is_the_same_however_many_are_relevant(dtype, sh
         assert torch.equal(best.nan_to_num(-1.0), expected.nan_to_num(-1.0))
         assert torch.equal(number, their_number)
         assert level is None or torch.equal(level, ((given == expected) & relevant).sum(1))
+
+
+class Launched(TorchDispatchMode):
+    """Counts the operators that launch a kernel: neither views nor memory."""
+
+    NONE = "view select slice unsqueeze expand alias detach unbind _unsafe_view t transpose as_strided empty new_empty"
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket.__name__ not in self.NONE.split()
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("settings", [{}, {"top_k": 10}, {"ties": "pessimistic"}, {"split_queries": "separate"}])
+@pytest.mark.parametrize("columns", [100, 20_000])
+def test_an_update_of_plain_scores_launches_few_kernels(columns, settings):
+    metric = MeanReciprocalRank(**settings).to("meta")
+    given = torch.empty(512, columns, device="meta"), torch.empty(512, dtype=torch.int64, device="meta")
+    with Launched() as launched:
+        metric.update(*given)
+    assert 0 < launched.count <= 20
+
+
+@pytest.mark.parametrize("columns", [100, 20_000, 200_000])
+def test_several_relevant_items_launch_few_kernels_however_many_columns_there_are(columns):
+    metric = MeanReciprocalRank().to("meta")
+    with Launched() as launched:
+        metric.update(torch.empty(8, columns, device="meta"), torch.empty(8, columns, dtype=torch.bool, device="meta"))
+    assert 0 < launched.count <= 40
+
+
+@pytest.mark.parametrize("settings", [{}, {"cohorts": 2}, {"num_negatives": 20}, {"ties": "realistic"}])
+def test_counts_that_wait_and_counts_that_do_not_are_one_state(settings, accelerator, on_device, monkeypatch, float64):
+    monkeypatch.setattr(state, "WAITING", 4 * 150)  # numbers: those of one batch wait, the others do not
+    generator = torch.Generator().manual_seed(0)
+    here, there = MeanReciprocalRank([10, None], **settings), on_device([10, None], **settings)
+    for queries in (100, 70, 40):
+        batch = {
+            "preds": torch.randint(0, 400, (queries, 1500), generator=generator),
+            "target": torch.randint(0, 1500, (queries,), generator=generator),
+            **({"cohort": torch.randint(0, 2, (queries,), generator=generator)} if "cohorts" in settings else {}),
+        }
+        here.update(**batch)
+        there.update(**{name: accelerator.put(value) for name, value in batch.items()})
+    with accelerator.allowed():
+        assert sum(map(len, (getattr(there, name) for name in there._lists))) in (1, 2)
+        expected, value, words = here.compute(), there.compute(), there.describe()
+        assert value.keys() == expected.keys()
+        for name, number in expected.items():
+            assert float(value[name]) == pytest.approx(float(number), rel=1e-12)
+        assert words == here.describe()
+        there.reset()
+        assert not any(map(len, (getattr(there, name) for name in there._lists)))
 
 
 def test_the_meta_device_would_notice_a_wait():
@@ -103,15 +157,16 @@ def test_no_queries_have_no_values(accelerator):
         assert reciprocal_rank(ranks).shape == (0,)
 
 
-def test_the_state_of_both_paths_is_the_same_without_ties(accelerator, on_device):
+def test_the_state_of_both_paths_is_the_same_without_ties(accelerator, on_device, monkeypatch):
+    monkeypatch.setattr(state, "WAITING", 0)  # else the counts wait to be added up
     scores = torch.rand(64, 3000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     target = torch.arange(64)
     here, there = MeanReciprocalRank(), on_device()
     here.update(scores, target)
     there.update(accelerator.put(scores), accelerator.put(target))
     with accelerator.allowed():
-        for key, state in here.metric_state.items():
-            assert key in there._lists or torch.equal(state, there.metric_state[key].cpu())
+        for key, value in here.metric_state.items():
+            assert torch.equal(value, there.metric_state[key].cpu())
 
 
 @pytest.mark.parametrize(
@@ -162,7 +217,7 @@ def test_empty_queries_that_are_errors_are_raised_by_compute(accelerator, on_dev
         metric.compute()
 
 
-def test_a_tie_that_cannot_be_followed_is_refused_rather_than_guessed(accelerator, on_device, float64):
+def test_a_tie_that_cannot_be_followed_is_refused_rather_than_guessed(accelerator, on_device, float64, monkeypatch):
     numbers = torch.tensor([[0, 1], [3000, 2], [3, 1], [4000, 3]])
     ranks = Ranks(*accelerator.put(numbers))
     metric = on_device(10)
@@ -173,6 +228,11 @@ def test_a_tie_that_cannot_be_followed_is_refused_rather_than_guessed(accelerato
         assert float(metric.compute()) == pytest.approx(reference, abs=1e-15)
         assert float(reciprocal_rank(ranks, top_k=10).mean()) == pytest.approx(reference, abs=1e-15)
     metric = on_device()
+    metric.update(ranks)
+    with accelerator.allowed():  # counts that waited are added up on the host, which follows every tie
+        assert float(metric.compute()) == pytest.approx(float(reciprocal_rank(Ranks(*numbers)).mean()), rel=1e-12)
+        metric.reset()
+    monkeypatch.setattr(state, "WAITING", 0)
     metric.update(ranks)
     with (
         accelerator.allowed(),

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from contextlib import contextmanager
+from unittest import mock
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from torchmetrics import MetricCollection
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, RankDistribution, Ranks
+from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, RankDistribution, Ranks, _device
 
 pytestmark = pytest.mark.distributed
 
@@ -84,25 +85,31 @@ def quiet(worker, arguments):
         return worker(*arguments)
 
 
-def cost():
+def cost(types):
+    """Return values and collectives; ``types`` of devices are read, and the counts of others wait to be added up."""
     metric, collection = MeanReciprocalRank(), nine()
-    add(metric, mine())
-    add(collection, mine())
-    with counted() as alone:
-        value = metric.compute()
-    with counted() as together:
-        values = collection.compute()
+    with mock.patch.object(_device, "HOST_TYPES", frozenset(types)):
+        add(metric, mine())
+        add(collection, mine())
+        waits = any(map(len, (getattr(metric, name) for name in metric._lists)))
+        assert waits == (not types and bool(mine()))
+        with counted() as alone:
+            value = metric.compute()
+        with counted() as together:
+            values = collection.compute()
+        assert waits == any(map(len, (getattr(metric, name) for name in metric._lists)))
     return value, alone, values, together
 
 
+@pytest.mark.parametrize("types", [["cpu"], []], ids=["read", "not read"])
 @pytest.mark.parametrize("world", [2, 4])
 def test_a_metric_and_a_compute_group_cost_two_small_collectives_on_any_number_of_processes(
-    world, run_processes, float64
+    world, types, run_processes, float64
 ):
     whole = nine()
     whole.update(ranks(*everyone(world)))
     expected = whole.compute()
-    for value, alone, values, together in in_processes(world, cost, run_processes):
+    for value, alone, values, together in in_processes(world, cost, run_processes, types):
         assert value == mrr(everyone(world))
         assert values == expected
         assert [name for name, _ in alone] == ["all_reduce"] * 2
@@ -323,7 +330,7 @@ def test_the_settings_of_torchmetrics_keep_working(run_processes):
         value, told, calls, by_own, lonely, by_local, by_hand, again, steps, paired = result
         assert value == every
         assert told.startswith("mrr 0.5208")
-        assert calls == 3  # one a state, and none for the read-out
+        assert calls == 4  # one a state, and none for the read-out
         assert "all_reduce" not in dict(by_own)
         assert lonely == again == 1 / (number + 1)
         assert not by_local

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import made_by_hand
 
-from mrr_torch import HitRate, MeanReciprocalRank, rank_relevant, rank_target
+from mrr_torch import HitRate, MeanReciprocalRank, rank_relevant, rank_target, state
 
 
 class TestWords:
@@ -22,7 +22,8 @@ class TestWords:
         assert "chance 0.7500" in metric.describe()
         assert "all of 2 candidates" in metric.describe()
 
-    def test_one_query(self, unread):
+    def test_one_query(self, unread, monkeypatch):
+        monkeypatch.setattr(state, "WAITING", 0)  # what waits is added up on the host, which follows every tie
         metric = MeanReciprocalRank()
         metric.update(made_by_hand((2000, 1, 2, 3000)))
         with pytest.raises(ValueError, match="beyond rank 1,024, got Ranks with such ties, in 1 query, no top_k"):

@@ -31,7 +31,7 @@ class Ranked(NamedTuple):
 
     Attributes:
         ranks: the ranks.
-        last: no rank is beyond it; None if unknown.
+        last: no rank is beyond it, and no number of candidates; None if unknown.
         single: no query has several relevant items.
         found: each query has a relevant item that was found; False where that can't be read.
         width: each query has so many candidates; None if they differ, or may.

@@ -259,7 +259,7 @@ def _outside(ids: Tensor, width: int, ignore_index: int | None, miss_index: int 
     """Return the mask of the targets that are no column; None if there is none. Raise where they can be read."""
     if ignore_index is None and miss_index is None and backend(ids).within(ids, width):
         return None
-    outside = (ids < 0) | (ids >= width)
+    outside = ids != ids.clamp(0, width - 1)
     known = {"ignore_index": ignore_index, "miss_index": miss_index}
     for index in known.values():
         if index is not None:

@@ -115,21 +115,20 @@ def rank_tile(rows: Rows) -> Ranks:
     level, none = best.level, None
     if rows.single:  # a target shares its score with itself, unless that is NaN
         level = torch.ones_like(equal)
-        if not kernel.all_positive(equal):
-            level, none = level.masked_fill(equal == 0, 0), equal == 0
+        none = None if kernel.all_positive(equal) else equal == 0  # nothing is above or equal to NaN
+        tied = equal - 1 if none is None else (equal - 1).clamp_(min=0)
     else:
         level = kernel.count_level(scores, best.score, relevant, equal) if level is None else level
         if not (kernel.all_positive(level) and kernel.all_positive(best.number)):
             none = (level == 0) | (best.number == 0)
-    tied, outcome = equal - level, level
-    if none is not None:
-        higher, tied = higher.masked_fill(none, 0), tied.masked_fill(none, 0)
-        outcome = mark(outcome, none, Outcome.NAN)
-        outcome = mark(outcome, None if best.number is None else best.number == 0, Outcome.EMPTY)
-    outcome = mark(outcome, invalid, Outcome.BAD_RELEVANCE)
+        tied = equal - level
+        if none is not None:
+            higher, tied = higher.masked_fill(none, 0), tied.masked_fill(none, 0)
+    outcome = mark(level, none, Outcome.NAN)
     if best.number is not None:
+        outcome = mark(outcome, None if none is None else best.number == 0, Outcome.EMPTY)
         candidates = with_several(candidates, best.number > 1)
-    return Ranks(higher, tied, outcome, candidates)
+    return Ranks(higher, tied, mark(outcome, invalid, Outcome.BAD_RELEVANCE), candidates)
 
 
 def _best_listed(rows: Rows) -> Best:
