@@ -269,8 +269,7 @@ class RankMetric(SummedStateMetric):
             name: torch.tensor(value, dtype=torch.get_default_dtype(), device=self.device)
             for name, value in values.items()
         }
-        several = isinstance(self.top_k, Sequence) or len(results) > 1
-        return results if several else results[self._name(self._cuts[0])]
+        return results if isinstance(self.top_k, Sequence) or len(results) > 1 else next(iter(results.values()))
 
     def __repr__(self) -> str:
         """Return the class and its settings."""

@@ -1,0 +1,108 @@
+"""Hot loops over runs of equal ids on a CPU, in NumPy, which reduces runs several times faster than torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mrr_torch._device import lowest
+from mrr_torch.kernels.runs import RunCounts, Runs
+
+# Ids that are looked at before all are.
+BLOCK_OF_IDS = 1024
+# Items of runs that are ranked together, so that what is known of each stays in the caches.
+BLOCK = 2**18
+
+
+def best_of_each(
+    scores: np.ndarray, group: np.ndarray, groups: int, dtype: torch.dtype
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the best of the ``scores`` of each group, how many there are, and how many are the best.
+
+    ``group`` is sorted.
+    """
+    number = np.bincount(group, minlength=groups)
+    best = np.full(groups, np.nan if dtype.is_floating_point else lowest(dtype), dtype=scores.dtype)
+    if len(scores):
+        filled = number > 0
+        # `fmax` passes over NaN, which can't be the best.
+        best[filled] = np.fmax.reduceat(scores, (np.cumsum(number) - number)[filled])
+    return best, number, np.bincount(group[scores == best[group]], minlength=groups)
+
+
+def runs(indexes: Tensor) -> Runs:
+    """Find the runs of equal ids in sorted ``indexes`` ``(T,)``."""
+    ids = indexes.numpy()
+    starts = np.append(0, np.flatnonzero(ids[1:] != ids[:-1]) + 1)[: ids.shape[0]]
+    lengths = np.diff(starts, append=ids.shape[0])
+    even = bool((lengths == lengths[:1]).all())
+    return Runs(len(starts), even, torch.from_numpy(starts), torch.from_numpy(lengths))
+
+
+def runs_if_sorted(indexes: Tensor) -> Runs | None:
+    """Find the runs of ``indexes`` ``(T,)``; None if they are not sorted, or may not be."""
+    first = indexes[:BLOCK_OF_IDS]
+    if not bool((first[1:] >= first[:-1]).all()):  # what is not sorted seldom is at its beginning
+        return None
+    found = runs(indexes)
+    ids = ids_of_runs(indexes, found)
+    return found if bool((ids[1:] > ids[:-1]).all()) else None
+
+
+def ids_of_runs(indexes: Tensor, runs: Runs) -> Tensor:
+    """Return the id of each run."""
+    return indexes[runs.starts]
+
+
+def any_in_runs(where: Tensor, runs: Runs) -> Tensor:
+    """Return the mask of the runs in which ``where`` ``(T,)`` holds."""
+    return torch.from_numpy(np.logical_or.reduceat(where.numpy(), runs.starts.numpy()))
+
+
+def count_runs(scores: Tensor, relevant: Tensor, competes: Tensor | None, runs: Runs) -> RunCounts:
+    """Count, per run, what `RunCounts` holds, in blocks of runs.
+
+    Args:
+        scores: ``(T,)``; not bool.
+        relevant: ``(T,)`` bool.
+        competes: ``(T,)`` bool; items that are relevant or compete; all if None.
+        runs: from `runs`.
+    """
+    parts = [[runs.starts.new_zeros(0)] * len(RunCounts._fields)]
+    assert runs.lengths is not None
+    first, ends = 0, runs.starts + runs.lengths
+    while first < runs.number:
+        last = max(first + 1, int(torch.searchsorted(ends, runs.starts[first] + BLOCK, right=True)))
+        items = slice(int(runs.starts[first]), int(ends[last - 1]))
+        block = runs.starts[first:last] - items.start, runs.lengths[first:last]
+        keep = None if competes is None else competes[items]
+        parts.append(_count_block(scores[items], relevant[items], keep, *(x.numpy() for x in block)))
+        first = last
+    return RunCounts(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
+
+
+def _count_block(
+    scores: Tensor, relevant: Tensor, competes: Tensor | None, starts: np.ndarray, lengths: np.ndarray
+) -> list[Tensor]:
+    # NumPy reduces runs several times faster than torch's scatters.
+    score, wanted = as_numpy(scores), relevant.numpy()
+
+    def counts(where: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(where, starts, dtype=np.int64)
+
+    items = np.flatnonzero(wanted)
+    run = np.searchsorted(starts, items, side="right") - 1
+    best, number, level = best_of_each(score[items], run, len(starts), scores.dtype)
+    threshold = np.repeat(best, lengths)
+    higher, equal, candidates = score > threshold, score == threshold, lengths
+    if competes is not None:
+        keep = competes.numpy()
+        higher, equal, candidates = higher & keep, equal & keep, counts(keep)
+    return [torch.from_numpy(x) for x in (counts(higher), counts(equal), level, number, candidates)]
+
+
+def as_numpy(scores: Tensor) -> np.ndarray:
+    """Return scores as NumPy can compare them: it has no bfloat16, and is slow with float16."""
+    half = scores.dtype in (torch.float16, torch.bfloat16)
+    return (scores.float() if half else scores).resolve_neg().numpy()
