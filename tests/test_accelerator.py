@@ -15,7 +15,7 @@ from cases import TIES, case
 from forms import FORMS, MORE_FORMS, inputs
 from helpers import quietly
 
-from mrr_torch import MeanReciprocalRank, Outcome, rank_target, reciprocal_rank, state
+from mrr_torch import MeanReciprocalRank, Outcome, rank_target, ranking_metrics, reciprocal_rank, state
 
 ALL_FORMS = FORMS | MORE_FORMS
 # Set the variable for more of them.
@@ -237,3 +237,34 @@ def evaluate_case(drawn, device, allowed):
         allowed,
         per_query,
     )
+
+
+def test_a_collection_there_has_the_values_of_one_on_the_cpu(accelerator, float64):
+    """Counts that wait go through compute groups, forward, merging and copies."""
+    here = ranking_metrics([5, 10])
+    with accelerator.allowed():
+        there = ranking_metrics([5, 10]).to(DEVICE)
+    generator = torch.Generator().manual_seed(0)
+
+    def batch(queries):
+        scores = torch.randint(0, 9, (queries, 40), generator=generator).double()
+        return scores, torch.randint(0, 40, (queries,), generator=generator)
+
+    def same(expected, values):
+        assert values.keys() == expected.keys()
+        assert all(torch.equal(values[name].cpu(), number) for name, number in expected.items())
+
+    for queries in (7, 30):
+        scores, target = batch(queries)
+        here.update(scores, target)
+        with accelerator.allowed():  # torchmetrics compares the states of the first batch
+            there.update(accelerator.put(scores), accelerator.put(target))
+    scores, target = batch(5)
+    with accelerator.allowed():
+        same(here(scores, target), there(accelerator.put(scores), accelerator.put(target)))
+        same(here.compute(), there.compute())
+        metric = there["mrr@10"]
+        merged = metric.clone()
+        merged.reset()
+        merged.merge_state(metric)
+        assert merged.compute() == metric.compute() == here["mrr@10"].compute()
