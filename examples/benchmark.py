@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import Row, Skipped, measure, need
+from measuring import Row, Skipped, measure, need, rates
 from torch import Tensor
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.retrieval import RetrievalMRR
@@ -41,6 +41,7 @@ LEGEND = """\
   peak memory in one call.
 - host reads: operators that hand values, or sizes that depend on them, to the host; an accelerator is waited for then.
   On a CPU the checks of values that mrr_torch leaves to `compute` on an accelerator are among them.
+- launches: operators for which an accelerator launches a kernel, Triton's own not among them.
 - value: MRR, or MRR@10 where the row says so; equal: within a relative 1e-6 of the mean over all orders of tied items,
   computed in float64 by this script. Inputs are in the form that each row takes before the clock starts."""
 PACKAGES = ("mrr_torch", "torch", "torchmetrics", "numpy", "torcheval", "torch_geometric", "ranx")
@@ -261,7 +262,8 @@ def embeddings(args: argparse.Namespace) -> tuple[str, list[Row]]:
         Row("full matrix, the same, 200 excluded", lambda: plain(without(matrix())), fewer),
         Row("full matrix, topk(10), @10", lambda: by_topk(matrix(), relevant), at_10),
         Row("matmul in tiles alone, the floor", tiled),
-    ]
+        Row("matmul that writes all scores", matrix),
+    ] + [Row("mrr_torch, rank_catalogue, triton", lambda: streamed(implementation="triton"), full)] * items.is_cuda
 
 
 def small(args: argparse.Namespace) -> tuple[str, list[Row]]:
@@ -320,7 +322,7 @@ WORKLOADS: dict[str, Callable[[argparse.Namespace], tuple[str, list[Row]]]] = {
 
 def table(rows: list[Row]) -> str:
     """Return the rows in Markdown."""
-    columns = ["ms", "ratio", "peak MiB", "host reads", "value", "equal"]
+    columns = ["ms", "ratio", "peak MiB", "host reads", "value", "equal", "launches"]
     columns += ["ns per score", "state bytes"] if rows[0].scores else []
 
     def digits(number: float) -> str:
@@ -332,7 +334,7 @@ def table(rows: list[Row]) -> str:
         peak, equal = found["peak_bytes"], {True: "yes", False: "no", None: "-"}[found.get("equal")]
         texts = [digits(found["seconds"] * 1e3), digits(found["ratio"])]
         texts += ["-" if peak is None else f"{peak / 2**20:,.1f}", f"{found['host_reads']:,}"]
-        texts += [f"{found['value']:.6f}" if "value" in found else "-", equal]
+        texts += [f"{found['value']:.6f}" if "value" in found else "-", equal, f"{found['launches']:,}"]
         if "scores" in found:
             texts += [digits(found["seconds"] / found["scores"] * 1e9), f"{found['state_bytes']:,}"]
         return texts
@@ -354,6 +356,7 @@ def machine(args: argparse.Namespace) -> dict[str, str]:
     host = f"{cpu[1] if cpu else platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     load = f", load {os.getloadavg()[0]:.1f} before the start" if hasattr(os, "getloadavg") else ""
     return {
+        **({"rates": rates(args.device)} if args.device.type == "cuda" else {}),
         "machine": f"{device}{host}{load}; {platform.system()}, Python {platform.python_version()}",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "settings": f"scale {args.scale:g}, {args.repeats} repeats, ties in {args.ties:.0%} of the queries",

@@ -20,6 +20,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 READS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "bincount", "_unique2", "unique_consecutive"}
+# Views and memory: an accelerator launches no kernel for them.
+NO_KERNEL = {"view", "select", "slice", "unsqueeze", "expand", "alias", "detach", "unbind", "t", "transpose", "permute"}
+NO_KERNEL |= {"_unsafe_view", "as_strided", "split", "narrow", "lift_fresh", "empty", "empty_strided", "new_empty"}
 QUICK, SLOW = 0.01, 1.0  # seconds: ten times as many calls where all rows are quick, 3 calls of a slow row
 
 
@@ -43,12 +46,13 @@ class Row:
 
 
 class DispatchedReads(TorchDispatchMode):
-    """Counts the operators that read values, take sizes from them, or copy them to the host."""
+    """Counts the operators that read values, take sizes from them, or copy them to the host; and those that launch."""
 
-    count = 0
+    count = launches = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        self.launches += name not in NO_KERNEL
         masks = args[1] if name in ("index", "index_put", "index_put_") else ()
         copied = args if name in ("_to_copy", "copy_") and out.device.type == "cpu" else ()
         self.count += name in READS or any(mask is not None and mask.dtype == torch.bool for mask in masks)
@@ -119,7 +123,29 @@ def check(row: Row) -> None:
     row.before()
     with UnpackedReads() as unpacked, DispatchedReads() as dispatched:
         row.run()
-    row.found["host_reads"] = unpacked.count + dispatched.count
+    row.found |= {"host_reads": unpacked.count + dispatched.count, "launches": dispatched.launches}
+
+
+def rates(device: torch.device) -> str:
+    """Return the card's measured rates of products and copies, by which a floor can be told."""
+
+    def seconds(run: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            run()
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    told = []
+    for dtype in (torch.bfloat16, torch.float32):
+        left = torch.ones(8192, 8192, dtype=dtype, device=device)
+        told.append(f"{2 * 8192**3 / seconds(lambda left=left: left @ left) / 1e12:.0f} TFLOP/s in {dtype}")
+    whole = torch.ones(2**28, device=device)
+    told.append(f"copies {2 * whole.nbytes / seconds(whole.clone) / 1e9:,.0f} GB/s")
+    return ", ".join(told)
 
 
 def measure(title: str, rows: list[Row], repeats: int, device: torch.device) -> None:
