@@ -35,6 +35,8 @@ def main() -> None:
     [values] = trainer.validate(Model(items, len(target)), loader, verbose=False)
     if trainer.is_global_zero:
         print(f"mrr@10 {values['mrr@10']:.6f}")
+    if torch.distributed.is_initialized():  # Lightning leaves it, and a process that ends with it may abort
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
