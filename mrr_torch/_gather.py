@@ -54,6 +54,11 @@ def gather_lists(lists: dict[str, list[Tensor]], device: torch.device, group: An
     return gathered
 
 
+def parts_of(state: Any) -> list[Tensor]:
+    """Return the parts of a list state, which is a tensor after a synchronisation by torchmetrics."""
+    return [state] if isinstance(state, Tensor) else state
+
+
 def joined(parts: list[Tensor]) -> Tensor:
     """Concatenate tensors whose dtypes may differ, in one that orders their values as they are."""
     dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch._gather import joined
+from mrr_torch._gather import joined, parts_of
 from mrr_torch._synchronise import State
 from mrr_torch.extras import Extras
 from mrr_torch.kernels import backend
@@ -48,11 +48,11 @@ class SplitRefused(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the states."""
-        return tuple(self.empty(torch.device("meta")))
+        return *self.histogram.names, *list(self.lists)[-1:]
 
     def empty(self, device: torch.device) -> dict[str, tuple[State, str]]:
         """Return the states of no query, by name, and how each is reduced over processes."""
-        return {**self.histogram.empty(device), **{name: ([], "cat") for name in self.lists}}
+        return {**self.histogram.empty(device), self.names[-1]: ([], "cat")}
 
     def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
         """Return the states with no counts that wait to be added up."""
@@ -72,7 +72,7 @@ class SplitRefused(NamedTuple):
     def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the states; raise for queries that came more than once."""
         *counts, listed = states
-        ids = _parts(listed)
+        ids = parts_of(listed)
         if ids:
             together = backend(ids[0]).sort_rows(torch.cat(ids))
             again = (together[1:] == together[:-1]) & (together[1:] != NO_ID)
@@ -109,11 +109,11 @@ class ItemList(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the states."""
-        return tuple(self.empty(torch.device("meta")))
+        return *self.histogram.names, *list(self.lists)[-LISTS:]
 
     def empty(self, device: torch.device) -> dict[str, tuple[State, str]]:
         """Return the states of no query, by name, and how each is reduced over processes."""
-        return {**self.histogram.empty(device), **{name: ([], "cat") for name in self.lists}}
+        return {**self.histogram.empty(device), **{name: ([], "cat") for name in self.names[-LISTS:]}}
 
     def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
         """Return the states with no counts that wait to be added up."""
@@ -149,7 +149,7 @@ class ItemList(NamedTuple):
 
     def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Rank all items together, and read the states."""
-        counts, lists = states[:-LISTS], map(_parts, states[-LISTS:])
+        counts, lists = states[:-LISTS], map(parts_of, states[-LISTS:])
         device = counts[0].device
         scores, indexes, flags, candidates = (joined(parts).to(device) if parts else None for parts in lists)
         if scores is not None and indexes is not None and flags is not None:
@@ -160,11 +160,6 @@ class ItemList(NamedTuple):
             ranked = ranked_items(items, self.histogram.settings.num_negatives)
             counts = self.histogram.add(counts, ranked, Extras())
         return self.histogram.read(counts)
-
-
-def _parts(state: Any) -> list[Tensor]:
-    """Return the parts of a list state, which is a tensor after a synchronisation by torchmetrics."""
-    return [state] if isinstance(state, Tensor) else state
 
 
 def _at(flags: Tensor) -> list[Tensor | None]:

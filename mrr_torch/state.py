@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mrr_torch import _checks, chance
 from mrr_torch._device import compiling, readable, state_dtype, to_device
+from mrr_torch._gather import parts_of
 from mrr_torch.extras import Extras, check_extras
 from mrr_torch.kernels import backend
 from mrr_torch.ranks import Outcome, Ranks
@@ -121,19 +122,23 @@ class RankHistogram(NamedTuple):
         return *self._added(summed, numbers, ranked, extras), waiting
 
     def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the states on their device with nothing that waits to be added up; waits for the device."""
-        device = states[0].device
-        return *(to_device(state, device) for state in self._on_host(states)), []
+        """Return the states on their device with nothing that waits to be added up, for which it is waited."""
+        if not states[2]:
+            return tuple(states)
+        like = states[0]
+        return *(to_device(state.to(like.dtype), like.device) for state in self._on_host(states)), []
 
     def _on_host(self, states: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        summed, numbers = (to_device(state.detach(), torch.device("cpu")) for state in states[:2])
-        parts = [states[2]] if isinstance(states[2], Tensor) else states[2]
+        """Return the state and the ranges, float64 on the CPU, with what waits added."""
+        summed, numbers = (to_device(state.detach(), torch.device("cpu")).double() for state in states[:2])
+        parts = parts_of(states[2])
         if not parts:
             return summed, numbers
-        waiting = to_device(torch.cat(parts), torch.device("cpu")).view(-1, 4 + bool(self.cohorts)).T.contiguous()
-        ranks = Ranks(*waiting[:4])
+        fields = len(Ranks._fields) + bool(self.cohorts)
+        waiting = to_device(torch.cat(parts), torch.device("cpu")).view(-1, fields).T.contiguous()
+        ranks = Ranks(*waiting[: len(Ranks._fields)])
         beyond = torch.maximum(ranks.higher + ranks.tied + 1, ranks.num_candidates)
-        extras = Extras(cohort=waiting[4] if self.cohorts else None)
+        extras = Extras(cohort=waiting[-1] if self.cohorts else None)
         return self._added(summed, numbers, Ranked(ranks, int(beyond.max()) if beyond.numel() else None), extras)
 
     def _added(self, summed: Tensor, numbers: Tensor, ranked: Ranked, extras: Extras) -> tuple[Tensor, Tensor]:
@@ -158,7 +163,7 @@ class RankHistogram(NamedTuple):
 
     def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the states, waiting for their device; raise for invalid values that could not be read before."""
-        summed, numbers = (state.double() for state in self._on_host(states))
+        summed, numbers = self._on_host(states)
         channels, ranges = self._by_channel(summed), numbers.view(-1, 2).tolist()
         readings = [
             Reading(

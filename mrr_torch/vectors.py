@@ -63,7 +63,7 @@ class Vectors(NamedTuple):
     def add_evenly(self, bins: int, start: Tensor, stop: Tensor, share: Tensor, rows: Tensor | None) -> None:
         """Add ``share`` ``(n,)`` at each index from ``start`` to before ``stop``, all within 0..bins."""
         groups = self.vectors.shape[0]
-        share = self._weighted(share, rows)  # type: ignore[assignment]
+        share = self._weighted(share.to(self.vectors.dtype), rows)  # type: ignore[assignment]
         # Two entries for a query: differences of the mass from index to index.
         change = self.vectors.new_zeros(groups * (bins + 1))
         for edge, sign in ((start, 1), (stop, -1)):

@@ -56,3 +56,18 @@ class TestDevicesWithoutFloat64:
         assert not (ids[:, 1:] == ids[:, :1]).any()
         if weights is not None:
             assert (weights[ids[:, 1:]] > 0).all()
+
+
+@pytest.mark.parametrize("ties", ["expected", "realistic"])
+def test_counts_that_waited_are_added_to_a_state_of_float32(ties, unread):
+    """The host, which has float64, adds them up, and hands back the type of the device."""
+    scores, target = torch.arange(6.0).div(2, rounding_mode="floor").expand(6, 6).clone(), torch.arange(6)
+    metric = MeanReciprocalRank(5, ties=ties)
+    metric.update(scores, target)
+    whole, *_ = metric._store.settled(metric._states())
+    narrow = [state.float() if isinstance(state, torch.Tensor) else state for state in metric._states()]
+    assert len(narrow[2]) == 1  # the batch waits
+    settled = metric._store.settled(narrow)
+    assert [state.dtype for state in settled[:2]] == [torch.float32] * 2
+    assert torch.equal(settled[0], whole.float())
+    assert metric._store.read(narrow).queries == 6
