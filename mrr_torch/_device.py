@@ -17,7 +17,7 @@ def readable(*tensors: Tensor) -> bool:
     for tensor in tensors:  # a loop, since this is asked several times in each update
         if tensor.device.type not in HOST_TYPES:
             return False
-    return not torch.compiler.is_compiling()
+    return not compiling()
 
 
 def compiling() -> bool:

@@ -74,7 +74,7 @@ class SummedStateMetric(SynchronisedMetric):
 
     @property
     def metric_state(self) -> dict[str, State]:
-        """The states by name; lists that are empty, which only flat lists of items fill, are left out."""
+        """The states by name, without lists that are empty: only flat lists of items and accelerators fill them."""
         return {name: state for name, state in self._all_states().items() if name not in self._lists or len(state)}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:

@@ -10,16 +10,7 @@ from mrr_torch.kernels.triton import attempt
 
 
 def count(scores: Tensor, best: Tensor, competes: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[no-redef]
-    """Count, per row, the scores above ``best`` and those equal to it, in one read of the scores. NaN is neither.
-
-    Args:
-        scores: ``(rows, columns)``; not bool.
-        best: ``(rows, 1)``; of the dtype of the scores.
-        competes: ``(rows, columns)`` bool; the scores that count; all if None.
-
-    Returns:
-        two ``(rows,)`` int64.
-    """
+    """Count as `device.count` does, with one read of the scores."""
 
     def by_kernel() -> tuple[Tensor, Tensor]:
         from mrr_torch.kernels.triton import scores as kernel
