@@ -47,6 +47,7 @@ def test_the_best_relevant_score_is_the_same_however_many_are_relevant(dtype, sh
         assert best.dtype == expected.dtype
         assert torch.equal(best.nan_to_num(-1.0), expected.nan_to_num(-1.0))
         assert torch.equal(number, their_number)
+        assert (level is None) == (share >= 0.05)  # which way was taken
         assert level is None or torch.equal(level, ((given == expected) & relevant).sum(1))
 
 
@@ -93,10 +94,11 @@ def test_counts_that_wait_and_counts_that_do_not_are_one_state(settings, acceler
         here.update(**batch)
         there.update(**{name: accelerator.put(value) for name, value in batch.items()})
     with accelerator.allowed():
-        assert sum(map(len, (getattr(there, name) for name in there._lists))) in (1, 2)
+        waiting = sum(map(len, (getattr(there, name) for name in there._lists)))
+        assert waiting == (1 if "cohorts" in settings else 2)  # of three batches
         expected, value, words = here.compute(), there.compute(), there.describe()
         assert value.keys() == expected.keys()
-        for name, number in expected.items():
+        for name, number in expected.items():  # fractions of ties are added up in another order
             assert float(value[name]) == pytest.approx(float(number), rel=1e-12)
         assert words == here.describe()
         there.reset()

@@ -112,19 +112,6 @@ def test_random_splits_agree_with_the_oracle(float64):
     assert 400 < refused < 1600  # both ways were taken
 
 
-@pytest.mark.slow
-def test_random_splits_agree_with_the_oracle_on_an_accelerator(accelerator, float64):
-    def metric_of(**settings):
-        with accelerator.allowed():
-            return MeanReciprocalRank(**settings).to("cuda:0")
-
-    for seed in range(CASES):
-        steps = check(seed, accelerator.put, metric_of)
-        next(steps)  # the updates, which do not synchronise
-        with accelerator.allowed():
-            finish(steps)
-
-
 def pairs(number=300, queries=20, seed=0):
     """Untied positive scores, shuffled."""
     generator = torch.Generator().manual_seed(seed)
@@ -306,14 +293,15 @@ def test_declared_queries_agree_with_the_oracle(float64):
 
 
 @pytest.mark.slow
-def test_declared_queries_agree_with_the_oracle_on_an_accelerator(accelerator, float64):
+@pytest.mark.parametrize("steps_of", [check, check_declared])
+def test_split_and_declared_queries_agree_with_the_oracle_on_an_accelerator(steps_of, accelerator, float64):
     def metric_of(**settings):
         with accelerator.allowed():
             return MeanReciprocalRank(**settings).to("cuda:0")
 
     for seed in range(CASES):
-        steps = check_declared(seed, accelerator.put, metric_of)
-        next(steps)
+        steps = steps_of(seed, accelerator.put, metric_of)
+        next(steps)  # the updates, which do not synchronise
         with accelerator.allowed():
             finish(steps)
 
