@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Hashable, Mapping
 from itertools import chain, islice
 from numbers import Integral, Real
@@ -70,7 +70,10 @@ def rank_run(run: Run, qrels: Qrels, *, relevance_level: int = 1) -> Ranks:
 def _rank_block(scores: list[Numbers], grades: list[Numbers], level: int) -> np.ndarray[Any, Any]:
     """Return the fields of `Ranks` and the number of relevant documents, each ``(queries,)``."""
     _check_grades(list(chain.from_iterable(part.values() for part in grades)))
-    score, kind = _score_array(list(chain.from_iterable(part.values() for part in scores)))
+    flat: list[Any] = []
+    for part in scores:
+        flat += part.values()
+    score, kind = _score_array(flat)
     bests, levels, numbers = [], [], []
     zero, nan, missed, empty = kind(0), Outcome.NAN.value, Outcome.MISSED.value, Outcome.EMPTY.value
     for found, judged in zip(scores, grades, strict=True):
@@ -87,8 +90,8 @@ def _rank_block(scores: list[Numbers], grades: list[Numbers], level: int) -> np.
     threshold = np.repeat(np.array(bests, dtype=kind), candidates)
     counts = []
     for hits in (score > threshold, score == threshold):
-        before = np.append(0, np.cumsum(hits))
-        counts.append(np.where(relevant > 0, before[ends] - before[ends - candidates], 0))
+        up_to = np.searchsorted(np.flatnonzero(hits), ends)
+        counts.append(np.where(relevant > 0, np.diff(up_to, prepend=0), 0))
     higher, equal = counts
     return np.stack([higher, equal - relevant.clip(min=0), relevant, candidates, np.array(numbers, dtype=np.int64)])
 
@@ -127,9 +130,10 @@ def _score_array(scores: list[Any]) -> tuple[np.ndarray[Any, Any], type[int] | t
     try:
         if integers:
             return np.fromiter(scores, dtype=np.int64, count=len(scores)), int
-        return np.frombuffer(array("d", scores)), float  # refuses what is no number; NumPy reads None as NaN
-    except TypeError:
-        wrong = next(type(each).__name__ for each in scores if not isinstance(each, (Real, np.bool_)))
-        raise TypeError(_checks.message("run", "scores that are real numbers", wrong)) from None
-    except OverflowError:
+        return np.frombuffer(struct.pack(f"{len(scores)}d", *scores)), float  # refuses None, which NumPy reads as NaN
+    except (struct.error, OverflowError):
+        for each in scores:
+            if not isinstance(each, (Real, np.bool_)):
+                wrong = type(each).__name__
+                raise TypeError(_checks.message("run", "scores that are real numbers", wrong)) from None
         raise ValueError(_checks.message("run", "scores within int64 or float64", "larger ones")) from None
