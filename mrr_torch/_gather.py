@@ -55,8 +55,8 @@ def gather_lists(lists: dict[str, list[Tensor]], device: torch.device, group: An
 
 
 def parts_of(state: Any) -> list[Tensor]:
-    """Return the parts of a list state, which is a tensor after a synchronisation by torchmetrics."""
-    return [state] if isinstance(state, Tensor) else state
+    """Return the parts of a list state that hold anything; it is a tensor after a synchronisation by torchmetrics."""
+    return [part for part in ([state] if isinstance(state, Tensor) else state) if part.numel()]
 
 
 def joined(parts: list[Tensor]) -> Tensor:

@@ -74,17 +74,25 @@ class SummedStateMetric(SynchronisedMetric):
 
     @property
     def metric_state(self) -> dict[str, State]:
-        """The states by name, without lists that are empty: only flat lists of items and accelerators fill them."""
+        """The states by name, without lists that are empty: only flat lists of items fill them."""
+        self._settle()
         return {name: state for name, state in self._all_states().items() if name not in self._lists or len(state)}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the persistent states, without lists that are empty."""
+        self._settle()
         states = super().state_dict(*args, **kwargs)
         prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
         for name in self._lists:
             if prefix + name in states and not states[prefix + name]:
                 del states[prefix + name]
         return states
+
+    @torch.jit.unused
+    def reset(self) -> None:
+        """Forget all queries. Lists that others hold, as torchmetrics' `Running` does, stay as they are."""
+        self.__dict__.update({name: [] for name in self._lists})  # torchmetrics clears them in place
+        super().reset()
 
     def _wrap_update(self, update: Callable[..., None]) -> Callable[..., None]:
         """Let a failed update change nothing: torchmetrics counts it, and drops what is kept, before it runs."""
@@ -103,6 +111,7 @@ class SummedStateMetric(SynchronisedMetric):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> nn.Module:
         """Move the state where ``fn`` moves tensors, but never cast it: bfloat16 could not count to 257."""
+        self._settle()
 
         def moved(tensor: Tensor) -> Tensor:
             device = fn(tensor.new_empty(0, dtype=torch.float32)).device
@@ -136,7 +145,7 @@ class SummedStateMetric(SynchronisedMetric):
                 errors.append(str(error))
         error_msgs.extend(errors)  # the modules beside this one are loaded; then torch raises for all errors
         if given and not errors:
-            for name, state in given.items():
+            for name, state in ({name: [] for name in self._lists} | given).items():
                 setattr(self, name, self._copied(state, getattr(self, name)))
             # torchmetrics would go on giving the value of before, and warn that there was no update.
             self._computed = None

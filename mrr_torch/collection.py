@@ -94,6 +94,6 @@ class RankingMetrics(MetricCollection):
         return renamed(self, values)
 
     def _rank(self, preds: Any, target: Tensor | None, given: dict[str, Any]) -> tuple[Any, Extras]:
-        first: RankMetric = next(iter(self.values(copy_state=False)))  # type: ignore[assignment]
+        first: RankMetric = next(iter(self.children()))  # type: ignore[assignment]
         extras = Extras(*(given.pop(name, None) for name in Extras._fields))
         return first._rank(Batch(preds, target, **given), extras)

@@ -72,6 +72,10 @@ class QueryTable(NamedTuple):
         """Return the states: nothing waits to be entered."""
         return tuple(states)
 
+    def bounded(self, states: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the states: nothing waits to be entered."""
+        return tuple(states)
+
     def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
         """Check the ids of the queries; where ids out of range cannot be read they are marked when they are entered."""
         given, ranks, name = extras.query_ids, ranked.ranks, "query_ids"

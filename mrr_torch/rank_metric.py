@@ -192,7 +192,8 @@ class RankMetric(SummedStateMetric):
             if not readable(ranked.ranks.relevant):
                 extras = extras.padded(ranked.ranks.relevant.shape[0])
         extras, ranked = self._store.check(extras, ranked)
-        refuse_empty(ranked.ranks, self.settings.empty_target_action)
+        if self.settings.empty_target_action == "error":
+            refuse_empty(ranked.ranks)
         ranks, device = ranked.ranks, getattr(self, self._names[0]).device
         if ranks.higher.device != device:
             if not isinstance(batch.preds, (Ranks, Ranked)):  # a few numbers are moved, scores are not
@@ -282,6 +283,10 @@ class RankMetric(SummedStateMetric):
 
     def _settle(self) -> None:
         self.__dict__.update(zip(self._names, self._store.settled(self._states()), strict=True))
+
+    def _reduce_states(self, incoming_state: dict[str, Any]) -> None:
+        super()._reduce_states(incoming_state)
+        self.__dict__.update(zip(self._names, self._store.bounded(self._states()), strict=True))
 
     def _states(self) -> list[Any]:
         return [getattr(self, name) for name in self._names]

@@ -180,9 +180,9 @@ def refuse_invalid(counts: Mapping[Outcome, float], settings: Settings) -> None:
         rank_zero_warn(text, UserWarning)
 
 
-def refuse_empty(ranks: Ranks, action: str) -> None:
-    """Raise for queries without a relevant item where ``empty_target_action="error"`` and they can be read."""
-    if action == "error" and readable(ranks.relevant):
+def refuse_empty(ranks: Ranks) -> None:
+    """Raise for queries without a relevant item, where they can be read."""
+    if readable(ranks.relevant):
         count = int((ranks.relevant == Outcome.EMPTY.value).sum())
         if count:
             raise ValueError(NO_RELEVANT.format(queries=_checks.queries(count)))

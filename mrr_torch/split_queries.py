@@ -58,6 +58,10 @@ class SplitRefused(NamedTuple):
         """Return the states with no counts that wait to be added up."""
         return *self.histogram.settled(states[:-1]), states[-1]
 
+    def bounded(self, states: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the states with no more waiting than memory and time allow, without synchronising."""
+        return *self.histogram.bounded(states[:-1]), states[-1]
+
     def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
         """Check what is given for each query; queries with invalid values that cannot be read are marked."""
         return self.histogram.check(extras, ranked)
@@ -118,6 +122,10 @@ class ItemList(NamedTuple):
     def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
         """Return the states with no counts that wait to be added up."""
         return *self.histogram.settled(states[:-LISTS]), *states[-LISTS:]
+
+    def bounded(self, states: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the states with no more waiting than memory and time allow, without synchronising."""
+        return *self.histogram.bounded(states[:-LISTS]), *states[-LISTS:]
 
     def check(self, extras: Extras, ranked: Ranked) -> tuple[Extras, Ranked]:
         """Check what is given for each query."""

@@ -4,7 +4,7 @@ A query adds a mass of 1, to one rank or, among ties, spread over several. The s
 add up. Without ties a value is read from whole numbers only, so it is exact and does not depend on order, batches or
 processes. (Intervals also use squares of ranks in the overflow, which do in their last bit.)
 
-An accelerator only ranks: the counts of queries wait there, and are added up on the host when the state is read.
+An update only ranks. The counts of its queries wait, and are added up many batches at a time, or when they are read.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mrr_torch._device import compiling, readable, state_dtype, to_device
 from mrr_torch._gather import parts_of
 from mrr_torch.extras import Extras, check_extras
 from mrr_torch.kernels import backend
+from mrr_torch.ranks import SEVERAL as MARK
 from mrr_torch.ranks import Outcome, Ranks
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.reading import Distribution, Reading, refuse_invalid
@@ -33,8 +34,10 @@ from mrr_torch.whole import UNIT, from_whole_parts, whole_parts
 BINS = 1024
 # The overflow: mass; sum of 1 / rank**2; sum of 1 / rank in two whole parts.
 OVERFLOW = 4
-# Numbers that may wait on an accelerator, 4 or 5 of a query: 8 MiB.
-WAITING = 2**20
+# What may wait to be added up: numbers, 4 to 6 of a query, where they can be read (1 MiB) and elsewhere (8 MiB), and
+# batches, before they are put together.
+READABLE_WAITING, WAITING, PARTS = 2**17, 2**20, 64
+FIELDS = len(Ranks._fields)
 # Counters after the overflow: one for each outcome; queries with a rank (of weighted channels alone); queries with
 # several relevant items; queries whose tie was not followed to its end.
 OUTCOMES, BY_COUNTER = len(Outcome), sorted(Outcome, reverse=True)
@@ -90,7 +93,7 @@ class RankHistogram(NamedTuple):
 
     @property
     def lists(self) -> dict[str, torch.dtype]:
-        """Names of the states that are lists of tensors ``(n,)``, and the dtype that holds their values."""
+        """Names of the states that are lists of tensors, and the dtype that holds their values."""
         return {f"waiting_for_{self.settings.state_name}": torch.int64}
 
     def empty(self, device: torch.device) -> dict[str, tuple[Any, str]]:
@@ -111,35 +114,50 @@ class RankHistogram(NamedTuple):
 
     def add(self, states: Sequence[Any], ranked: Ranked, extras: Extras) -> tuple[Any, ...]:
         """Return the states with a batch added, without synchronising with their device."""
-        if ranked.ranks.higher.ndim != 1:
-            ranked = ranked._replace(ranks=Ranks(*map(_checks.flat, ranked.ranks)))
         summed, numbers, waiting = states
-        if not (readable(ranked.ranks.higher) or compiling()) and extras.weights is None:
-            # To add a batch up takes over a hundred small kernels there: more than to rank it.
-            fields = [*ranked.ranks, *([] if extras.cohort is None else [_checks.flat(extras.cohort)])]
-            if sum(part.numel() for part in waiting) + len(fields) * fields[0].numel() <= WAITING:
-                return summed, numbers, [*waiting, torch.stack(fields, 1).view(-1)]
-        return *self._added(summed, numbers, ranked, extras), waiting
+        ranked = ranked._replace(ranks=Ranks(*map(_checks.flat, ranked.ranks)))
+        extras = Extras(*(None if value is None else _checks.flat(value.detach()) for value in extras))
+        if compiling():  # for a list that grows it would compile anew
+            return *self._added(summed, numbers, ranked, extras), waiting
+        # To add a batch up takes over a hundred small operations: more than to rank it.
+        part = _packed(ranked.ranks, extras, summed.dtype)
+        if not readable(part) and _size([*waiting, part]) > WAITING:
+            # What is known of this batch bounds its ties; of many that waited nothing can be read.
+            return *self._added(summed, numbers, ranked, extras), waiting
+        return self.bounded((summed, numbers, [*waiting, part]))
+
+    def bounded(self, states: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the states with no more waiting than memory and time allow, without synchronising."""
+        summed, numbers, waiting = states
+        most = READABLE_WAITING if readable(summed) else WAITING
+        if len(waiting) < PARTS and _size(waiting) <= most:
+            return tuple(states)
+        together = torch.cat(waiting, 1)
+        if together.numel() <= most:
+            return summed, numbers, [together]
+        return *self._added(summed, numbers, *self._unpacked(together, summed.dtype)), []
 
     def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
         """Return the states on their device with nothing that waits to be added up, for which it is waited."""
-        if not states[2]:
-            return tuple(states)
+        if not parts_of(states[2]):
+            return *states[:2], []
         like = states[0]
         return *(to_device(state.to(like.dtype), like.device) for state in self._on_host(states)), []
 
     def _on_host(self, states: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Return the state and the ranges, float64 on the CPU, with what waits added."""
-        summed, numbers = (to_device(state.detach(), torch.device("cpu")).double() for state in states[:2])
-        parts = parts_of(states[2])
+        cpu, parts = torch.device("cpu"), parts_of(states[2])
+        summed, numbers = (to_device(state.detach(), cpu).double() for state in states[:2])
         if not parts:
             return summed, numbers
-        fields = len(Ranks._fields) + bool(self.cohorts)
-        waiting = to_device(torch.cat(parts), torch.device("cpu")).view(-1, fields).T.contiguous()
-        ranks = Ranks(*waiting[: len(Ranks._fields)])
-        beyond = torch.maximum(ranks.higher + ranks.tied + 1, ranks.num_candidates)
-        extras = Extras(cohort=waiting[-1] if self.cohorts else None)
-        return self._added(summed, numbers, Ranked(ranks, int(beyond.max()) if beyond.numel() else None), extras)
+        waiting = to_device(torch.cat(parts, 1), cpu)
+        return self._added(summed, numbers, *self._unpacked(waiting, states[0].dtype))
+
+    def _unpacked(self, waiting: Tensor, dtype: torch.dtype) -> tuple[Ranked, Extras]:
+        """Return ranks and extras from what `_packed` made of them for a state of ``dtype``."""
+        ranks, more = Ranks(*waiting[:FIELDS]), list(waiting[FIELDS:])
+        weights = more.pop().to(_bits(dtype)).view(dtype) if self.weighted else None
+        return _known(ranks), Extras(cohort=more.pop() if self.cohorts else None, weights=weights)
 
     def _added(self, summed: Tensor, numbers: Tensor, ranked: Ranked, extras: Extras) -> tuple[Tensor, Tensor]:
         """Return the state and the ranges with ranks ``(queries,)`` added."""
@@ -148,16 +166,13 @@ class RankHistogram(NamedTuple):
         rows, ranges = self._by_channel(summed), numbers.view(-1, 2)
         weights: list[Tensor | None] = [None]
         if extras.weights is not None:
-            heavy = _checks.flat(extras.weights).to(summed.dtype)
+            heavy = extras.weights.to(summed.dtype)
             weights += [heavy, heavy * heavy]
-        number = ranked.ranks.higher.shape[0]
-        vectors = [Vectors(rows[channel, :1], number, None, each) for channel, each in enumerate(weights)]
-        chance.widen(ranges[0], ranked)
-        if extras.cohort is not None:
-            cohort = _checks.flat(extras.cohort)
-            queries = backend(cohort).count_groups(cohort, self.cohorts)
-            vectors += [Vectors(rows[channel, 1:], queries, cohort, each) for channel, each in enumerate(weights)]
-            chance.widen_each(ranges[1:], ranked, cohort, queries)
+        vectors = [Vectors(rows[channel, :1], None, each) for channel, each in enumerate(weights)]
+        cohort = extras.cohort
+        if cohort is not None:
+            vectors += [Vectors(rows[channel, 1:], cohort, each) for channel, each in enumerate(weights)]
+        chance.widen(ranges, ranked.ranks, cohort)
         self._add(vectors, ranked)
         return summed, numbers
 
@@ -211,7 +226,7 @@ class RankHistogram(NamedTuple):
         place = stand.step if near else stand.step.clamp(max=steps)
         if stand.spread is not None:
             place = place.masked_fill(stand.spread, counters + COUNTERS)
-        if not ranked.found:
+        if not kernel.all_positive(ranks.relevant):
             outcome = counters - ranks.relevant.clamp(int(min(Outcome)), 0)
             place = torch.where(ranks.relevant > 0, place, outcome)
         for each in vectors:
@@ -221,7 +236,7 @@ class RankHistogram(NamedTuple):
         several = None if ranked.single else ranks.several
         if several is not None:
             for each in vectors:
-                each.add_at(counters + SEVERAL, several if ranked.found else several & (ranks.relevant >= NAN))
+                each.add_at(counters + SEVERAL, several & (ranks.relevant >= NAN))
         for each in vectors:
             if each.weights is not None:
                 each.add_at(counters + FOUND, ranks.relevant > 0)
@@ -271,3 +286,30 @@ class RankHistogram(NamedTuple):
         for index, sums in enumerate((mass, squares, reciprocals * UNIT), self._steps):
             for each in vectors:
                 each.add_at(index, sums, rows)
+
+
+def _packed(ranks: Ranks, extras: Extras, dtype: torch.dtype) -> Tensor:
+    """Return ranks, cohorts and weights ``(queries,)`` as the rows of one int64 tensor, for a state of ``dtype``."""
+    rows = list(ranks)
+    if extras.cohort is not None:
+        rows.append(extras.cohort)
+    if extras.weights is not None:
+        rows.append(extras.weights.to(dtype).view(_bits(dtype)).long())
+    return torch.stack(rows)
+
+
+def _size(parts: list[Tensor]) -> int:
+    return sum(part.numel() for part in parts)
+
+
+def _bits(dtype: torch.dtype) -> torch.dtype:
+    """Return the integers of the size of a state's floats."""
+    return torch.int64 if dtype == torch.float64 else torch.int32
+
+
+def _known(ranks: Ranks) -> Ranked:
+    """Add what is known of all ranks together, where it can be read."""
+    if not readable(ranks.relevant) or not ranks.relevant.numel():
+        return Ranked(ranks)
+    beyond = torch.maximum(ranks.higher + ranks.tied + 1, ranks.num_candidates)
+    return Ranked(ranks, int(beyond.max()), int(ranks.candidates.max()) < MARK and int(ranks.relevant.max()) < 2)

@@ -42,6 +42,9 @@ class Store(Protocol):
     def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
         """Return the states on their device with nothing that waits to be added up."""
 
+    def bounded(self, states: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the states with no more waiting than memory and time allow, without synchronising."""
+
     def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the states, waiting for their device."""
 

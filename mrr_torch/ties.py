@@ -103,8 +103,7 @@ def standings(ranked: Ranked, ties: Ties, negatives: int | None, edge: int = 0, 
         sampled = flat(ranked.ranks.num_candidates) > negatives + 1
     if ties == "expected" and not kernel.none_beyond(tied, 0):
         spread = tied > 0
-    if not ranked.found:
-        sampled, spread = (None if where is None else where & (relevant > 0) for where in (sampled, spread))
+    sampled, spread = (None if where is None else where & (relevant > 0) for where in (sampled, spread))
     if sampled is not None and not kernel.some(sampled):
         sampled = None
     blocks: list[Iterator[Block]] = []

@@ -17,13 +17,11 @@ class Vectors(NamedTuple):
 
     Attributes:
         vectors: ``(groups, size)``, contiguous.
-        queries: number of queries of each group; ``(groups,)`` int64 where there are several.
         group: ``(queries,)`` int64; None where there is one group.
         weights: ``(queries,)`` of the dtype of the vectors; None for 1 each.
     """
 
     vectors: Tensor
-    queries: Tensor | int
     group: Tensor | None = None
     weights: Tensor | None = None
 

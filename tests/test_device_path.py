@@ -96,6 +96,7 @@ def test_counts_that_wait_and_counts_that_do_not_are_one_state(settings, acceler
     with accelerator.allowed():
         waiting = sum(map(len, (getattr(there, name) for name in there._lists)))
         assert waiting == (1 if "cohorts" in settings else 2)  # of three batches
+        assert getattr(there, there._names[0]).any()  # the others do not
         expected, value, words = here.compute(), there.compute(), there.describe()
         assert value.keys() == expected.keys()
         for name, number in expected.items():  # fractions of ties are added up in another order
@@ -160,7 +161,7 @@ def test_no_queries_have_no_values(accelerator):
 
 
 def test_the_state_of_both_paths_is_the_same_without_ties(accelerator, on_device, monkeypatch):
-    monkeypatch.setattr(state, "WAITING", 0)  # else the counts wait to be added up
+    monkeypatch.setattr(state, "WAITING", 0)  # added up on the device, one batch at a time
     scores = torch.rand(64, 3000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     target = torch.arange(64)
     here, there = MeanReciprocalRank(), on_device()

@@ -157,11 +157,6 @@ def accumulate(state: Tensor, index: Tensor) -> None:
     state.index_add_(0, index, state.new_ones(1).expand(index.shape))
 
 
-def count_groups(group: Tensor, number: int) -> Tensor:
-    """Count the members of each of ``number`` groups: int64."""
-    return torch.bincount(group, minlength=number)
-
-
 def add_rows(sums: Tensor, group: Tensor | None, rows: Tensor) -> None:
     """Add each row of ``rows`` to the row of ``sums`` that is its ``group``, the first if None, in place."""
     # One after the other, whatever the group: its sum does not depend on what the other groups are given.

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch._device import readable
-from mrr_torch.ranks import SEVERAL, Outcome, Ranks, check_ranks, mark
+from mrr_torch.ranks import Outcome, Ranks, check_ranks, mark
 from mrr_torch.ranks.grouped import Items, check_items, rank_items
 from mrr_torch.ranks.scores import rank_first, rank_ids, rank_relevant, rank_target
 
@@ -27,14 +26,12 @@ class Batch(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Ranks, and what is known of all of them together without reading a value.
+    """Ranks, and what is known of all of them together.
 
     Attributes:
         ranks: the ranks.
         last: no rank is beyond it, and no number of candidates; None if unknown.
         single: no query has several relevant items.
-        found: each query has a relevant item that was found; False where that can't be read.
-        width: each query has so many candidates; None if they differ, or may.
         ids: ``(queries,)``; ids of the queries of a flat list.
         items: the items of a flat list that is to be ranked later; there are no ranks yet.
     """
@@ -42,8 +39,6 @@ class Ranked(NamedTuple):
     ranks: Ranks
     last: int | None = None
     single: bool = False
-    found: bool = False
-    width: int | None = None
     ids: Tensor | None = None
     items: Items | None = None
 
@@ -62,7 +57,7 @@ def rank_batch(
         return preds
     if isinstance(preds, Ranks):
         _checks.refuse_given(batch._asdict() | {"preds": None}, "None, since preds are already ranks")
-        return _known(_one_relevant(check_ranks("preds", preds), num_negatives))
+        return Ranked(_one_relevant(check_ranks("preds", preds), num_negatives))
     preds = _checks.scores_tensor("preds", preds, may_be_empty=batch.indexes is not None)
     shape = _checks.shape(preds)
     options = {"candidates": batch.candidates, "exclude": batch.exclude, "mask": batch.mask}
@@ -77,48 +72,29 @@ def rank_batch(
         _checks.refuse_given({"target": target}, "None beside relevant")
         _check_relevant(shape, ignore_index, miss_index, num_negatives)
         ranks = rank_ids(preds, relevant, **options)
-        return _known(_one_relevant(ranks, num_negatives), shape[-1], options)
+        return Ranked(_one_relevant(ranks, num_negatives), shape[-1])
     _check_columns(shape, num_negatives)
     if target is None:
         _check_target_first(shape, num_negatives)
-        return _known(rank_first(preds, **options), shape[-1], options, single=True)
+        return Ranked(rank_first(preds, **options), shape[-1], single=True)
     target = _checks.dense_tensor("target", target, "a tensor")
     if _checks.shape(target) == shape:
         if num_negatives is not None and shape[-1] != 1 + num_negatives:
             expected = f"{1 + num_negatives} columns with relevance and num_negatives={num_negatives}"
             raise ValueError(_checks.message("preds", expected, f"shape {shape}"))
         ranks = rank_relevant(preds, target, **options, ignore_index=ignore_index)
-        return _known(ranks, shape[-1], options | {"ignore_index": ignore_index})
+        return Ranked(ranks, shape[-1])
     if _checks.shape(target) != shape[:-1]:
         expected = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
         raise ValueError(_checks.message("target", expected, f"shape {_checks.shape(target)}"))
     ranks = rank_target(preds, target, **options, ignore_index=ignore_index, miss_index=miss_index)
-    return _known(ranks, shape[-1], options, single=True)
+    return Ranked(ranks, shape[-1], single=True)
 
 
 def ranked_items(items: Items, num_negatives: int | None) -> Ranked:
     """Rank the items of a flat list."""
     ranks, ids = rank_items(items)
-    return _known(_one_relevant(ranks, num_negatives), items.scores.shape[0])._replace(ids=ids)
-
-
-def _known(
-    ranks: Ranks, columns: int | None = None, options: dict[str, Any] | None = None, *, single: bool = False
-) -> Ranked:
-    """Add what is known of ranks.
-
-    Args:
-        ranks: the ranks.
-        columns: no query has more candidates.
-        options: the arguments that take columns away from rows of scores; None: it may be something else.
-        single: no query has several relevant items.
-    """
-    width = columns if options is not None and all(value is None for value in options.values()) else None
-    if not readable(ranks.relevant) or not ranks.relevant.numel():
-        return Ranked(ranks, columns, single, False, width)
-    if options is None:
-        single = int(ranks.candidates.max()) < SEVERAL and int(ranks.relevant.max()) < 2
-    return Ranked(ranks, columns, single, int(ranks.relevant.min()) > 0, width)
+    return Ranked(_one_relevant(ranks, num_negatives), items.scores.shape[0], ids=ids)
 
 
 def _check_columns(shape: tuple[int, ...], num_negatives: int | None) -> None:

@@ -1,0 +1,127 @@
+"""Counts that wait to be added up: bounded, in memory of their own, and in no value or checkpoint to be told."""
+
+import copy
+
+import pytest
+import torch
+from torchmetrics.wrappers import Running
+
+from mrr_torch import MeanReciprocalRank, Ranks, ranking_metrics, state
+
+SETTINGS = [{}, {"cohorts": 2}, {"weighted": True}, {"cohorts": 2, "weighted": True}, {"num_negatives": 5}]
+
+
+def batch(seed, settings, queries=7, columns=30):
+    generator = torch.Generator().manual_seed(seed)
+    given = {
+        "preds": torch.randint(0, 12, (queries, columns), generator=generator),
+        "target": torch.randint(0, columns, (queries,), generator=generator),
+    }
+    if "cohorts" in settings:
+        given["cohort"] = torch.randint(0, 2, (queries,), generator=generator)
+    if "weighted" in settings:
+        given["weights"] = torch.rand(queries, generator=generator, dtype=torch.float64)
+    return given
+
+
+def waiting(metric):
+    (name,) = (name for name in metric._lists if name.startswith("waiting"))
+    return getattr(metric, name)
+
+
+def updated(metric, settings, batches):
+    for seed in range(batches):
+        metric.update(**batch(seed, settings))
+    return metric
+
+
+def close(left, right):
+    assert left.keys() == right.keys()
+    return all(float(left[name]) == pytest.approx(float(right[name]), rel=1e-12) for name in left)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_what_waits_has_the_values_of_what_is_added_at_once(settings, monkeypatch, float64):
+    metric = updated(MeanReciprocalRank([3, None], **settings), settings, 10)
+    assert len(waiting(metric)) == 10
+    monkeypatch.setattr(state, "READABLE_WAITING", 0)
+    at_once = updated(MeanReciprocalRank([3, None], **settings), settings, 10)
+    assert not waiting(at_once)
+    assert close(metric.compute(), at_once.compute())
+    assert metric.describe() == at_once.describe()
+
+
+@pytest.mark.parametrize("call", ["update", "forward"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_however_many_batches_came_few_wait(settings, call, monkeypatch, float64):
+    monkeypatch.setattr(state, "PARTS", 4)
+    expected = updated(MeanReciprocalRank([3, None], **settings), settings, 30)
+    for numbers in (300, 10**9):
+        monkeypatch.setattr(state, "READABLE_WAITING", numbers)
+        metric = MeanReciprocalRank([3, None], **settings)
+        for seed in range(30):
+            getattr(metric, call)(**batch(seed, settings))
+            assert len(waiting(metric)) <= 4
+            assert sum(part.numel() for part in waiting(metric)) <= numbers
+        added = bool(getattr(metric, metric._names[0]).any())
+        assert added == (numbers == 300)
+        assert close(metric.compute(), expected.compute())
+
+
+def test_a_collection_lets_one_batch_wait_once():
+    metrics = ranking_metrics([1, 5])
+    updated(metrics, {}, 3)
+    parts = [waiting(metric) for metric in metrics.values(copy_state=False)]
+    assert len(parts) == 6
+    assert all(part is parts[0] for part in parts)
+    assert len(parts[0]) == 3
+
+
+def test_the_ranks_that_were_given_may_change_afterwards():
+    ranks, weights = Ranks(*torch.tensor([[1, 3], [0, 0], [1, 1], [9, 9]])), torch.tensor([1.0, 3.0])
+    metric = MeanReciprocalRank(weighted=True)
+    metric.update(ranks, weights=weights)
+    for field in (*ranks, weights):
+        field.zero_()
+    assert metric.compute() == (1 / 2 + 3 / 4) / 4
+
+
+def test_weights_that_need_a_gradient_are_numbers():
+    metric = MeanReciprocalRank(weighted=True)
+    metric.update(torch.eye(2), torch.tensor([0, 0]), weights=torch.tensor([1.0, 3.0], requires_grad=True))
+    assert metric.compute() == (1 + 3 / 2) / 4
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_checkpoint_holds_nothing_that_waits_and_replaces_what_does(settings):
+    metric, other = MeanReciprocalRank(10, **settings), MeanReciprocalRank(10, **settings)
+    metric.persistent(True)
+    updated(metric, settings, 3)
+    before = copy.deepcopy(metric).compute()
+    checkpoint = metric.state_dict()
+    assert all(isinstance(value, torch.Tensor) for value in checkpoint.values())
+    assert all(
+        isinstance(value, torch.Tensor) for value in updated(copy.deepcopy(metric), settings, 1).metric_state.values()
+    )
+    assert metric.compute() == before
+    updated(other, settings, 5)
+    assert waiting(other)
+    other.load_state_dict(checkpoint)
+    assert other.compute() == before
+    assert updated(other, settings, 1).compute() == updated(metric, settings, 1).compute()
+
+
+def test_a_checkpoint_replaces_the_flat_lists_that_came_before():
+    saved, other = MeanReciprocalRank(split_queries="gather"), MeanReciprocalRank(split_queries="gather")
+    saved.persistent(True)
+    saved.update(torch.eye(3), torch.tensor([0, 1, 0]))
+    other.update(torch.tensor([0.1, 0.2]), torch.tensor([1, 0]), indexes=torch.tensor([0, 0]))
+    other.load_state_dict(saved.state_dict())
+    assert other.compute() == saved.compute()
+
+
+def test_a_window_keeps_the_items_of_flat_lists():
+    running = Running(MeanReciprocalRank(split_queries="gather"), window=2)
+    for labels in ([1, 0, 0], [0, 1, 0], [0, 0, 1]):
+        running(torch.tensor([0.9, 0.8, 0.7]), torch.tensor(labels), indexes=torch.tensor([sum(labels[:2])] * 3))
+    assert running.compute() == (1 / 2 + 1 / 3) / 2
