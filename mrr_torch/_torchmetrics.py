@@ -175,6 +175,29 @@ class SummedStateMetric(SynchronisedMetric):
         return not all(same(default, states[name]) for name, default in self._defaults.items())
 
 
+class SharedStateCollection(MetricCollection):
+    """A collection whose compute groups share their states at little cost, where an update replaces them.
+
+    torchmetrics copies the states for whoever looks at a member, as `self.log_dict(collection)` of Lightning does at
+    each step.
+
+    Attributes:
+        in_place: an update changes the states themselves.
+    """
+
+    in_place = False
+
+    def _compute_groups_create_state_ref(self, copy: bool = False) -> None:
+        if self.in_place:
+            super()._compute_groups_create_state_ref(copy)
+            return
+        for names in self._groups.values():
+            leader, *others = (getattr(self, name) for name in names)
+            for other in others:
+                states = {name: getattr(leader, name) for name in leader._defaults}
+                other.__dict__.update(states, _update_count=leader._update_count)
+
+
 def _each(move: Callable[[Tensor], Tensor], state: State) -> State:
     return move(state) if isinstance(state, Tensor) else [move(item) for item in state]
 

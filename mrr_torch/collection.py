@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import MetricCollection
 
 from mrr_torch import _checks
-from mrr_torch._torchmetrics import renamed
+from mrr_torch._torchmetrics import SharedStateCollection, renamed
 from mrr_torch.extras import Extras
 from mrr_torch.metrics import HitRate, MeanReciprocalRank, NormalizedDCG
 from mrr_torch.rank_metric import RankMetric
@@ -54,7 +53,7 @@ def ranking_metrics(
     return RankingMetrics(metrics, prefix=prefix)
 
 
-class RankingMetrics(MetricCollection):
+class RankingMetrics(SharedStateCollection):
     """A collection of `RankMetric` with the same settings, which ranks each batch once.
 
     Args:
@@ -68,6 +67,7 @@ class RankingMetrics(MetricCollection):
         for name, metric in metrics.items():
             groups.setdefault(metric._store, []).append(name)
         super().__init__(dict(metrics), compute_groups=list(groups.values()), **kwargs)
+        self.in_place = any(metric.num_queries is not None for metric in metrics.values())
         for metric in metrics.values():
             metric._siblings = tuple(metrics.values())
 

@@ -166,3 +166,25 @@ def test_bad_arguments_are_named(arguments, message):
 
 def test_members_are_metrics_of_their_own():
     assert all(isinstance(metric, RankMetric) for metric in ranking_metrics([5]).values())
+
+
+def test_whoever_looks_at_the_members_copies_nothing():
+    metrics = ranking_metrics([1, 5])  # as `self.log_dict(metrics)` looks at them, at each step
+    metrics.update(*batch())
+    members = [metric for _, metric in metrics.items()]
+    assert len(members) == 6
+    for name in members[0]._names:
+        assert len({id(getattr(metric, name)) for metric in members}) == 1
+
+
+@pytest.mark.filterwarnings("ignore:40 queries were seen with different ranks")
+@pytest.mark.parametrize("settings", [{}, {"num_queries": 40}], ids=str)
+def test_a_member_that_is_updated_alone_changes_no_other(settings):
+    metrics, scores = ranking_metrics([1, 5], **settings), -torch.arange(30.0).expand(40, 30)
+    ids = {"query_ids": torch.arange(40)} if settings else {}
+    metrics.update(scores, torch.full((40,), 1), **ids)
+    alone = metrics["mrr@5"]
+    alone.update(scores, torch.full((40,), 3), **ids)
+    assert alone.compute() == (1 / 4 if settings else (1 / 2 + 1 / 4) / 2)
+    assert metrics["hit_rate@5"].compute() == 1
+    assert torch.allclose(metrics["ndcg@5"].compute(), 1 / torch.tensor(3.0).log2())
