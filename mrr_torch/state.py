@@ -116,7 +116,7 @@ class RankHistogram(NamedTuple):
         """Return the states with a batch added, without synchronising with their device."""
         summed, numbers, waiting = states
         ranked = ranked._replace(ranks=Ranks(*map(_checks.flat, ranked.ranks)))
-        extras = Extras(*(None if value is None else _checks.flat(value.detach()) for value in extras))
+        extras = Extras(*(None if value is None else _checks.flat(value) for value in extras))
         if compiling():  # for a list that grows it would compile anew
             return *self._added(summed, numbers, ranked, extras), waiting
         # To add a batch up takes over a hundred small operations: more than to rank it.

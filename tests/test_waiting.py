@@ -90,6 +90,10 @@ def test_weights_that_need_a_gradient_are_numbers():
     metric = MeanReciprocalRank(weighted=True)
     metric.update(torch.eye(2), torch.tensor([0, 0]), weights=torch.tensor([1.0, 3.0], requires_grad=True))
     assert metric.compute() == (1 + 3 / 2) / 4
+    weights = torch.tensor([1.0, 3.0], requires_grad=True)
+    of_batch = ranking_metrics(1, weighted=True)(torch.eye(2), torch.tensor([0, 0]), weights=weights)["mrr@1"]
+    assert of_batch == 1 / 4
+    assert not of_batch.requires_grad
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
