@@ -17,6 +17,7 @@ from torchmetrics.utilities import plot
 from mrr_torch import _checks
 from mrr_torch._device import state_dtype
 from mrr_torch._synchronise import State, SynchronisedMetric, same
+from mrr_torch.store import Store, read_alone
 
 
 def need_matplotlib() -> None:
@@ -32,6 +33,10 @@ class SummedStateMetric(SynchronisedMetric):
     """
 
     batch_alone = False
+    _store: Store
+    _names: tuple[str, ...]
+    _ranked: Callable[..., Any]
+    _result_of: Callable[..., Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Keep properties from `torch.jit.script`, which compiles those that are not listed."""
@@ -42,6 +47,14 @@ class SummedStateMetric(SynchronisedMetric):
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the value of this batch alone; a failed call leaves the metric as it was."""
+        methods = type(self).update, type(self).compute
+        redefined = not all(method.__module__.startswith(__package__) for method in methods)
+        if not (redefined or self._is_synced or self.dist_sync_on_step):  # torchmetrics copies and resets the state
+            ranked, extras = self._ranked(*args, **kwargs)
+            value = self._result_of(read_alone(self._store, ranked, extras))
+            self.update(ranked, **extras._asdict())
+            self._forward_cache: Any = value
+            return value
         with self._all_or_nothing():
             self.batch_alone = True
             try:
@@ -93,6 +106,23 @@ class SummedStateMetric(SynchronisedMetric):
         """Forget all queries. Lists that others hold, as torchmetrics' `Running` does, stay as they are."""
         self.__dict__.update({name: [] for name in self._lists})  # torchmetrics clears them in place
         super().reset()
+
+    def _states(self) -> list[Any]:
+        """Return the states, in the order in which the store takes them."""
+        return [getattr(self, name) for name in self._names]
+
+    def _settle(self) -> None:
+        before = self._states()
+        after = self._store.settled(before)
+        if after[0] is before[0]:
+            return
+        for metric in (self, *self._peers()):  # what waits is added up once for all
+            if all(getattr(metric, name, None) is state for name, state in zip(self._names, before, strict=True)):
+                metric.__dict__.update(zip(self._names, after, strict=True))
+
+    def _reduce_states(self, incoming_state: dict[str, Any]) -> None:
+        super()._reduce_states(incoming_state)
+        self.__dict__.update(zip(self._names, self._store.bounded(self._states()), strict=True))
 
     def _wrap_update(self, update: Callable[..., None]) -> Callable[..., None]:
         """Let a failed update change nothing: torchmetrics counts it, and drops what is kept, before it runs."""

@@ -13,7 +13,6 @@ from mrr_torch._torchmetrics import SharedStateCollection, renamed
 from mrr_torch.extras import Extras
 from mrr_torch.metrics import HitRate, MeanReciprocalRank, NormalizedDCG
 from mrr_torch.rank_metric import RankMetric
-from mrr_torch.ranks.batch import Batch
 from mrr_torch.settings import check_cuts
 from mrr_torch.store import read_alone
 
@@ -73,14 +72,14 @@ class RankingMetrics(SharedStateCollection):
 
     def update(self, preds: Any, target: Tensor | None = None, **given: Any) -> None:  # type: ignore[override]
         """Add a batch of queries: the arguments are those of `RankMetric.update`."""
-        ranked, extras = self._rank(preds, target, given)
+        ranked, extras = self._ranked(preds, target, **given)
         super().update(ranked, **extras._asdict())
 
     @torch.jit.unused
     def forward(self, preds: Any, target: Tensor | None = None, **given: Any) -> dict[str, Any]:
         """Add a batch of queries, and return the values of this batch alone."""
         members: list[RankMetric] = list(self.values(copy_state=False))  # type: ignore[arg-type]
-        ranked, extras = self._rank(preds, target, given)
+        ranked, extras = self._ranked(preds, target, **given)
         if any(metric.dist_sync_on_step for metric in members):  # torchmetrics synchronises the values of the batch
             result: dict[str, Any] = super().forward(ranked, **extras._asdict())
             return result
@@ -93,7 +92,6 @@ class RankingMetrics(SharedStateCollection):
         super().update(ranked, **extras._asdict())
         return renamed(self, values)
 
-    def _rank(self, preds: Any, target: Tensor | None, given: dict[str, Any]) -> tuple[Any, Extras]:
+    def _ranked(self, preds: Any, target: Tensor | None, **given: Any) -> tuple[Any, Extras]:
         first: RankMetric = next(iter(self.children()))  # type: ignore[assignment]
-        extras = Extras(*(given.pop(name, None) for name in Extras._fields))
-        return first._rank(Batch(preds, target, **given), extras)
+        return first._ranked(preds, target, **given)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch._device import readable, to_device
+from mrr_torch._device import readable
 from mrr_torch._torchmetrics import SummedStateMetric
 from mrr_torch.extras import Extras
 from mrr_torch.intervals import Moments, normal_interval
@@ -28,7 +28,7 @@ from mrr_torch.settings import (
     refuse_other_names,
 )
 from mrr_torch.state import BINS
-from mrr_torch.store import Unseen, store_of
+from mrr_torch.store import Unseen, on_device, store_of
 from mrr_torch.ties import Ties
 
 
@@ -178,6 +178,10 @@ class RankMetric(SummedStateMetric):
             if new is not old:  # lists seldom change
                 setattr(self, name, new)
 
+    def _ranked(self, preds: Any, target: Any = None, **given: Any) -> tuple[Any, Extras]:
+        extras = Extras(*(given.pop(name, None) for name in Extras._fields))
+        return self._rank(Batch(preds, target, **given), extras)
+
     def _rank(self, batch: Batch, extras: Extras) -> tuple[Ranked, Extras]:
         """Check and rank a batch; move what is known to the device of the state."""
         ranked = rank_batch(
@@ -194,13 +198,11 @@ class RankMetric(SummedStateMetric):
         extras, ranked = self._store.check(extras, ranked)
         if self.settings.empty_target_action == "error":
             refuse_empty(ranked.ranks)
-        ranks, device = ranked.ranks, getattr(self, self._names[0]).device
-        if ranks.higher.device != device:
+        device = getattr(self, self._names[0]).device
+        if ranked.ranks.higher.device != device:
             if not isinstance(batch.preds, (Ranks, Ranked)):  # a few numbers are moved, scores are not
                 raise ValueError(_checks.message("preds", f"a tensor on {device}, as the metric", batch.preds.device))
-            ranks = Ranks(*(to_device(field, device) for field in ranks))
-            extras = Extras(*(None if value is None else to_device(value, device) for value in extras))
-            ranked = ranked._replace(ranks=ranks)
+            return on_device(device, ranked, extras)
         return ranked, extras
 
     def describe(self) -> str:
@@ -279,17 +281,8 @@ class RankMetric(SummedStateMetric):
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in (given | self.settings.changed()).items())})"
 
     def _read(self) -> Reading:
+        self._settle()
         return self._store.read(self._states(), complete=not self.batch_alone)
-
-    def _settle(self) -> None:
-        self.__dict__.update(zip(self._names, self._store.settled(self._states()), strict=True))
-
-    def _reduce_states(self, incoming_state: dict[str, Any]) -> None:
-        super()._reduce_states(incoming_state)
-        self.__dict__.update(zip(self._names, self._store.bounded(self._states()), strict=True))
-
-    def _states(self) -> list[Any]:
-        return [getattr(self, name) for name in self._names]
 
     def _reading(self) -> Reading:
         with self._synchronised():

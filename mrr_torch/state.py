@@ -18,7 +18,7 @@ from torch import Tensor
 from mrr_torch import _checks, chance
 from mrr_torch._device import compiling, readable, state_dtype, to_device
 from mrr_torch._gather import parts_of
-from mrr_torch.extras import Extras, check_extras
+from mrr_torch.extras import Extras, check_extras, packed, unpacked
 from mrr_torch.kernels import backend
 from mrr_torch.ranks import SEVERAL as MARK
 from mrr_torch.ranks import Outcome, Ranks
@@ -37,7 +37,6 @@ OVERFLOW = 4
 # What may wait to be added up: numbers, 4 to 6 of a query, where they can be read (1 MiB) and elsewhere (8 MiB), and
 # batches, before they are put together.
 READABLE_WAITING, WAITING, PARTS = 2**17, 2**20, 64
-FIELDS = len(Ranks._fields)
 # Counters after the overflow: one for each outcome; queries with a rank (of weighted channels alone); queries with
 # several relevant items; queries whose tie was not followed to its end.
 OUTCOMES, BY_COUNTER = len(Outcome), sorted(Outcome, reverse=True)
@@ -119,8 +118,10 @@ class RankHistogram(NamedTuple):
         extras = Extras(*(None if value is None else _checks.flat(value) for value in extras))
         if compiling():  # for a list that grows it would compile anew
             return *self._added(summed, numbers, ranked, extras), waiting
-        # To add a batch up takes over a hundred small operations: more than to rank it.
-        part = _packed(ranked.ranks, extras, summed.dtype)
+        if not ranked.ranks.higher.numel():
+            return tuple(states)
+        # To add a batch up takes over a hundred small operations: more than to rank a small one.
+        part = packed(ranked.ranks, extras, summed.dtype)
         if not readable(part) and _size([*waiting, part]) > WAITING:
             # What is known of this batch bounds its ties; of many that waited nothing can be read.
             return *self._added(summed, numbers, ranked, extras), waiting
@@ -140,7 +141,7 @@ class RankHistogram(NamedTuple):
     def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
         """Return the states on their device with nothing that waits to be added up, for which it is waited."""
         if not parts_of(states[2]):
-            return *states[:2], []
+            return tuple(states)
         like = states[0]
         return *(to_device(state.to(like.dtype), like.device) for state in self._on_host(states)), []
 
@@ -154,10 +155,9 @@ class RankHistogram(NamedTuple):
         return self._added(summed, numbers, *self._unpacked(waiting, states[0].dtype))
 
     def _unpacked(self, waiting: Tensor, dtype: torch.dtype) -> tuple[Ranked, Extras]:
-        """Return ranks and extras from what `_packed` made of them for a state of ``dtype``."""
-        ranks, more = Ranks(*waiting[:FIELDS]), list(waiting[FIELDS:])
-        weights = more.pop().to(_bits(dtype)).view(dtype) if self.weighted else None
-        return _known(ranks), Extras(cohort=more.pop() if self.cohorts else None, weights=weights)
+        ranks, extras = unpacked(waiting, dtype, bool(self.cohorts), self.weighted)
+        few = backend(waiting).none_beyond
+        return Ranked(ranks, single=few(ranks.candidates, MARK - 1) and few(ranks.relevant, 1)), extras
 
     def _added(self, summed: Tensor, numbers: Tensor, ranked: Ranked, extras: Extras) -> tuple[Tensor, Tensor]:
         """Return the state and the ranges with ranks ``(queries,)`` added."""
@@ -288,28 +288,5 @@ class RankHistogram(NamedTuple):
                 each.add_at(index, sums, rows)
 
 
-def _packed(ranks: Ranks, extras: Extras, dtype: torch.dtype) -> Tensor:
-    """Return ranks, cohorts and weights ``(queries,)`` as the rows of one int64 tensor, for a state of ``dtype``."""
-    rows = list(ranks)
-    if extras.cohort is not None:
-        rows.append(extras.cohort)
-    if extras.weights is not None:
-        rows.append(extras.weights.to(dtype).view(_bits(dtype)).long())
-    return torch.stack(rows)
-
-
 def _size(parts: list[Tensor]) -> int:
     return sum(part.numel() for part in parts)
-
-
-def _bits(dtype: torch.dtype) -> torch.dtype:
-    """Return the integers of the size of a state's floats."""
-    return torch.int64 if dtype == torch.float64 else torch.int32
-
-
-def _known(ranks: Ranks) -> Ranked:
-    """Add what is known of all ranks together, where it can be read."""
-    if not readable(ranks.relevant) or not ranks.relevant.numel():
-        return Ranked(ranks)
-    beyond = torch.maximum(ranks.higher + ranks.tied + 1, ranks.num_candidates)
-    return Ranked(ranks, int(beyond.max()), int(ranks.candidates.max()) < MARK and int(ranks.relevant.max()) < 2)

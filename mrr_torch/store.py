@@ -8,8 +8,10 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 
 from mrr_torch import _checks
+from mrr_torch._device import to_device
 from mrr_torch.extras import Extras
 from mrr_torch.query_table import QueryTable
+from mrr_torch.ranks import Ranks
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.reading import Reading
 from mrr_torch.settings import Settings
@@ -47,6 +49,12 @@ class Store(Protocol):
 
     def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the states, waiting for their device."""
+
+
+def on_device(device: torch.device, ranked: Ranked, extras: Extras) -> tuple[Ranked, Extras]:
+    """Return what is known of each query on the device of a state."""
+    ranks = Ranks(*(to_device(field, device) for field in ranked.ranks))
+    return ranked._replace(ranks=ranks), Extras(*(None if x is None else to_device(x, device) for x in extras))
 
 
 def read_alone(store: Store, ranked: Ranked, extras: Extras) -> Reading:

@@ -68,6 +68,14 @@ def test_however_many_batches_came_few_wait(settings, call, monkeypatch, float64
         assert close(metric.compute(), expected.compute())
 
 
+def test_of_no_queries_nothing_waits():
+    metric = MeanReciprocalRank()
+    metric.update(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    metric.update(torch.zeros(0), torch.zeros(0, dtype=torch.int64), indexes=torch.zeros(0, dtype=torch.int64))
+    assert not waiting(metric)
+    assert metric.compute() == 0
+
+
 def test_a_collection_lets_one_batch_wait_once():
     metrics = ranking_metrics([1, 5])
     updated(metrics, {}, 3)

@@ -101,7 +101,8 @@ def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor, Ten
         return device.best_relevant(scores, relevant)
     rows, columns = np.divmod(np.flatnonzero(where), where.shape[1])
     theirs = as_numpy(scores[torch.from_numpy(rows), torch.from_numpy(columns)])
-    best, number, level = best_of_each(theirs, rows, relevant.shape[0], scores.dtype)
+    number = np.bincount(rows, minlength=relevant.shape[0])
+    best, level = best_of_each(theirs, number, scores.dtype)
     return torch.from_numpy(best).to(scores.dtype)[:, None], torch.from_numpy(number), torch.from_numpy(level)
 
 

@@ -13,22 +13,25 @@ from mrr_torch.kernels.runs import RunCounts, Runs
 BLOCK_OF_IDS = 1024
 # Items of runs that are ranked together, so that what is known of each stays in the caches.
 BLOCK = 2**18
+# Share of items up to which they are found by index.
+FEW = 1 / 64
 
 
-def best_of_each(
-    scores: np.ndarray, group: np.ndarray, groups: int, dtype: torch.dtype
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the best of the ``scores`` of each group, how many there are, and how many are the best.
+def best_of_each(scores: np.ndarray, number: np.ndarray, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best of the ``scores`` of each group, and how many are the best.
 
-    ``group`` is sorted.
+    Args:
+        scores: of all groups, one behind the other.
+        number: how many scores each group has.
+        dtype: what the scores were of: it decides what stands where there is none.
     """
-    number = np.bincount(group, minlength=groups)
-    best = np.full(groups, np.nan if dtype.is_floating_point else lowest(dtype), dtype=scores.dtype)
+    best = np.full(len(number), np.nan if dtype.is_floating_point else lowest(dtype), dtype=scores.dtype)
     if len(scores):
         filled = number > 0
         # `fmax` passes over NaN, which can't be the best.
         best[filled] = np.fmax.reduceat(scores, (np.cumsum(number) - number)[filled])
-    return best, number, np.bincount(group[scores == best[group]], minlength=groups)
+    group = np.repeat(np.arange(len(number)), number)
+    return best, np.bincount(group[scores == best[group]], minlength=len(number))
 
 
 def runs(indexes: Tensor) -> Runs:
@@ -52,7 +55,7 @@ def runs_if_sorted(indexes: Tensor) -> Runs | None:
 
 def ids_of_runs(indexes: Tensor, runs: Runs) -> Tensor:
     """Return the id of each run."""
-    return indexes[runs.starts]
+    return indexes.index_select(0, runs.starts)
 
 
 def any_in_runs(where: Tensor, runs: Runs) -> Tensor:
@@ -89,17 +92,19 @@ def _count_block(
     score, wanted = as_numpy(scores), relevant.numpy()
 
     def counts(where: np.ndarray) -> np.ndarray:
-        return np.add.reduceat(where, starts, dtype=np.int64)
+        if np.count_nonzero(where) > FEW * where.size:
+            return np.add.reduceat(where, starts, dtype=np.int64)
+        return np.bincount(np.searchsorted(starts, np.flatnonzero(where), side="right") - 1, minlength=len(starts))
 
     items = np.flatnonzero(wanted)
-    run = np.searchsorted(starts, items, side="right") - 1
-    best, number, level = best_of_each(score[items], run, len(starts), scores.dtype)
+    number = np.diff(np.searchsorted(items, starts), append=len(items))
+    best, level = best_of_each(score[items], number, scores.dtype)
     threshold = np.repeat(best, lengths)
-    higher, equal, candidates = score > threshold, score == threshold, lengths
+    higher, tied, candidates = score > threshold, (score == threshold) & ~wanted, lengths
     if competes is not None:
         keep = competes.numpy()
-        higher, equal, candidates = higher & keep, equal & keep, counts(keep)
-    return [torch.from_numpy(x) for x in (counts(higher), counts(equal), level, number, candidates)]
+        higher, tied, candidates = higher & keep, tied & keep, counts(keep)
+    return [torch.from_numpy(x) for x in (counts(higher), counts(tied) + level, level, number, candidates)]
 
 
 def as_numpy(scores: Tensor) -> np.ndarray:
