@@ -59,19 +59,18 @@ def add(
     """
     ranks, limits = ranked.ranks, (ranked.last, None if negatives is None else negatives + 1)
     number = ranks.num_candidates if negatives is None else ranks.num_candidates.clamp(max=negatives + 1)
-    kernel, dtype, mass = backend(number), vectors[0].vectors.dtype, None
+    kernel = backend(number)
+    if several is not None or not kernel.all_positive(ranks.relevant):
+        # Known of the queries with one relevant item, which was scored; those of 0 candidates are never read.
+        known = (ranks.relevant > 0) | (ranks.relevant == Outcome.NAN.value)
+        number = number * (known if several is None else known & ~several)
     if kernel.none_beyond(number, 0):  # unknown, as of retrieved lists
         return
-    if several is not None or not kernel.all_positive(ranks.relevant):
-        # Known of the queries with one relevant item, which was scored.
-        known = (ranks.relevant > 0) | (ranks.relevant == Outcome.NAN.value)
-        mass = (known if several is None else known & ~several).to(dtype)
     far = all(most is None or most > bins for most in limits) and not kernel.none_beyond(number, bins)
     for each in vectors:
-        each.add(first + (number.clamp(max=bins + 1) if far else number), mass)
+        each.add(first + (number.clamp(max=bins + 1) if far else number))
     if far:
-        beyond = _overflow(number, bins, dtype)
-        for index, sums in enumerate(beyond if mass is None else beyond * mass, first + bins + 2):
+        for index, sums in enumerate(_overflow(number, bins, vectors[0].vectors.dtype), first + bins + 2):
             for each in vectors:
                 each.add_at(index, sums)
 
@@ -104,9 +103,12 @@ def widen(ranges: Tensor, ranks: Ranks, group: Tensor | None) -> None:
     if not ranks.relevant.numel():
         return
     number = ranks.num_candidates
-    ends = torch.stack([-number, number])
-    if not backend(number).all_positive(ranks.relevant):
-        ends = torch.where(ranks.relevant > Outcome.IGNORED.value, ends.to(ranges.dtype), -torch.inf)
+    if group is None and backend(number).all_positive(ranks.relevant):  # none is skipped
+        least, most = number.aminmax()
+        torch.maximum(ranges[0], torch.stack([-least, most]), out=ranges[0])
+        return
+    ends = torch.stack([-number, number]).to(ranges.dtype)
+    ends = torch.where(ranks.relevant > Outcome.IGNORED.value, ends, -torch.inf)
     torch.maximum(ranges[0], ends.amax(1), out=ranges[0])
     if group is not None:
-        ranges[1:].scatter_reduce_(0, group[:, None].expand(-1, 2), ends.T.to(ranges.dtype), "amax")
+        ranges[1:].scatter_reduce_(0, group[:, None].expand(-1, 2), ends.T, "amax")

@@ -34,9 +34,9 @@ from mrr_torch.whole import UNIT, from_whole_parts, whole_parts
 BINS = 1024
 # The overflow: mass; sum of 1 / rank**2; sum of 1 / rank in two whole parts.
 OVERFLOW = 4
-# What may wait to be added up: numbers, 4 to 6 of a query, where they can be read (1 MiB) and elsewhere (8 MiB), and
+# What may wait to be added up: numbers, 4 to 6 of a query, where they can be read (2 MiB) and elsewhere (8 MiB), and
 # batches, before they are put together.
-READABLE_WAITING, WAITING, PARTS = 2**17, 2**20, 64
+READABLE_WAITING, WAITING, PARTS = 2**18, 2**20, 64
 # Counters after the overflow: one for each outcome; queries with a rank (of weighted channels alone); queries with
 # several relevant items; queries whose tie was not followed to its end.
 OUTCOMES, BY_COUNTER = len(Outcome), sorted(Outcome, reverse=True)

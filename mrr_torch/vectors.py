@@ -25,14 +25,13 @@ class Vectors(NamedTuple):
     group: Tensor | None = None
     weights: Tensor | None = None
 
-    def add(self, index: Tensor, mass: Tensor | None = None) -> None:
-        """Add ``mass`` ``(queries,)``, 1 each if None, at an ``index`` for each query."""
+    def add(self, index: Tensor) -> None:
+        """Add each query at an ``index`` of its own."""
         place = index if self.group is None else torch.add(index, self.group, alpha=self.vectors.shape[1])
-        mass = self._weighted(mass, None)
-        if mass is None:
+        if self.weights is None:
             backend(place).accumulate(self.vectors.view(-1), place)
         else:
-            self.vectors.view(-1).index_add_(0, place, mass)
+            self.vectors.view(-1).index_add_(0, place, self.weights)
 
     def add_far(self, index: int, mass: Tensor) -> None:
         """Add ``mass`` ``(k, queries)`` from index ``index`` on, in any order of the queries."""

@@ -155,6 +155,9 @@ def subset(where: Tensor) -> Tensor | None:
 
 def accumulate(state: Tensor, index: Tensor) -> None:
     """Add 1 to ``state`` at each ``index``, in place."""
+    if index.numel() > state.numel():  # many at one place would wait for each other's sums
+        state.add_(torch.bincount(index, minlength=state.numel()))
+        return
     state.index_add_(0, index, state.new_ones(1).expand(index.shape))
 
 
