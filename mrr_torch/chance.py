@@ -14,7 +14,7 @@ from torch import Tensor
 from mrr_torch.kernels import backend
 from mrr_torch.ranks import Outcome, Ranks
 from mrr_torch.ranks.batch import Ranked
-from mrr_torch.ties import reciprocals_between
+from mrr_torch.ties import far_reciprocals
 from mrr_torch.vectors import Vectors
 from mrr_torch.whole import from_whole_parts, whole_parts
 
@@ -70,16 +70,16 @@ def add(
     for each in vectors:
         each.add(first + (number.clamp(max=bins + 1) if far else number))
     if far:
-        for index, sums in enumerate(_overflow(number, bins, vectors[0].vectors.dtype), first + bins + 2):
-            for each in vectors:
-                each.add_at(index, sums)
+        beyond = _overflow(number, bins, vectors[0].vectors.dtype)
+        for each in vectors:
+            each.add_far(first + bins + 2, beyond)
 
 
 def _overflow(number: Tensor, bins: int, dtype: torch.dtype) -> Tensor:
     """Return what each query of more than ``bins`` candidates adds: ``(EXTRA - 1, queries)``, 0 for the others."""
-    each, part = number.clamp(min=1), torch.full_like(number, bins)
-    tail = reciprocals_between(part, torch.maximum(each, part)).to(dtype) / each
-    return torch.stack([*whole_parts(1 / each.to(dtype)), *whole_parts(tail)]) * (number > bins)
+    each = number.clamp(min=bins).to(dtype)
+    tail = far_reciprocals(each.new_full((), bins), each) / each
+    return torch.stack([*whole_parts(each.reciprocal()), *whole_parts(tail)]) * (number > bins)
 
 
 def read(state: Tensor) -> Chance:

@@ -133,7 +133,7 @@ class RankHistogram(NamedTuple):
         most = READABLE_WAITING if readable(summed) else WAITING
         if len(waiting) < PARTS and _size(waiting) <= most:
             return tuple(states)
-        together = torch.cat(waiting, 1)
+        together = _together(waiting)
         if together.numel() <= most:
             return summed, numbers, [together]
         return *self._added(summed, numbers, *self._unpacked(together, summed.dtype)), []
@@ -151,7 +151,7 @@ class RankHistogram(NamedTuple):
         summed, numbers = (to_device(state.detach(), cpu).double() for state in states[:2])
         if not parts:
             return summed, numbers
-        waiting = to_device(torch.cat(parts, 1), cpu)
+        waiting = to_device(_together(parts), cpu)
         return self._added(summed, numbers, *self._unpacked(waiting, states[0].dtype))
 
     def _unpacked(self, waiting: Tensor, dtype: torch.dtype) -> tuple[Ranked, Extras]:
@@ -286,6 +286,10 @@ class RankHistogram(NamedTuple):
         for index, sums in enumerate((mass, squares, reciprocals * UNIT), self._steps):
             for each in vectors:
                 each.add_at(index, sums, rows)
+
+
+def _together(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 def _size(parts: list[Tensor]) -> int:
