@@ -96,9 +96,11 @@ class QueryTable(NamedTuple):
         table, *rest = map(_writable, states)
         assert extras.query_ids is not None
         ranks, ids = Ranks(*map(_checks.flat, ranked.ranks)), _checks.flat(extras.query_ids)
-        outside = (ids < 0) | (ids >= self.num_queries)
         relevant = ranks.relevant.masked_fill(ranks.relevant == Outcome.PADDING.value, Outcome.IGNORED.value)
         skipped = relevant == Outcome.IGNORED.value
+        # An error that was marked before is the one to be told, in whichever column.
+        outside = ((ids < 0) | (ids >= self.num_queries)) & (relevant > Outcome.BAD_TARGET.value)
+        ids = ids.clamp(0, self.num_queries - 1)
         relevant = relevant.masked_fill(outside & ~skipped, Outcome.BAD_IDS.value)
         candidates = ranks.num_candidates.clamp(max=SEVERAL - 1) + SEVERAL * ranks.several
         fields = [ranks.higher, ranks.tied, relevant, candidates]
