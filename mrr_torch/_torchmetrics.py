@@ -48,8 +48,8 @@ class SummedStateMetric(SynchronisedMetric):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the value of this batch alone; a failed call leaves the metric as it was."""
         methods = type(self).update, type(self).compute
-        redefined = not all(method.__module__.startswith(__package__) for method in methods)
-        if not (redefined or self._is_synced or self.dist_sync_on_step):  # torchmetrics copies and resets the state
+        ours = all(method.__module__.startswith(f"{__package__}.") for method in methods)
+        if ours and not (self._is_synced or self.dist_sync_on_step):  # torchmetrics copies and resets the state
             ranked, extras = self._ranked(*args, **kwargs)
             value = self._result_of(read_alone(self._store, ranked, extras))
             self.update(ranked, **extras._asdict())
