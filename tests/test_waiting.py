@@ -1,6 +1,8 @@
 """Counts that wait to be added up: bounded, in memory of their own, and in no value or checkpoint to be told."""
 
 import copy
+import pickle
+import random
 
 import pytest
 import torch
@@ -137,3 +139,46 @@ def test_a_window_keeps_the_items_of_flat_lists():
     for labels in ([1, 0, 0], [0, 1, 0], [0, 0, 1]):
         running(torch.tensor([0.9, 0.8, 0.7]), torch.tensor(labels), indexes=torch.tensor([sum(labels[:2])] * 3))
     assert running.compute() == (1 / 2 + 1 / 3) / 2
+
+
+def course_of(seed, settings):
+    """Return what a random course of calls gives; two metrics take turns, and are saved, copied and merged."""
+    drawn, found = random.Random(seed), []
+    metric, other = (MeanReciprocalRank([3, None], **settings) for _ in range(2))
+    for step in range(25):
+        call = drawn.choice(
+            ["update"] * 5 + ["forward", "compute", "load", "copy", "merge", "reset", "look", "swap", "refuse"]
+        )
+        given = batch(1000 * seed + step, settings, drawn.choice([1, 8] if call == "refuse" else [0, 1, 8]))
+        if call == "load":
+            loaded = MeanReciprocalRank([3, None], **settings)
+            for each in (metric, loaded):
+                each.persistent(True)
+            loaded.load_state_dict(metric.state_dict())
+            metric = loaded
+        elif call == "copy":
+            metric = pickle.loads(pickle.dumps(copy.deepcopy(metric).half()))
+        elif call == "merge":
+            metric.merge_state(other)
+        elif call == "swap":
+            metric, other = other, metric
+        elif call == "look":
+            found.append(len(metric.metric_state))
+        elif call == "refuse":
+            with pytest.raises(ValueError, match="target: expected ids"):
+                metric.update(**given | {"target": given["target"] + 99})
+        else:
+            value = getattr(metric, call)(**given if call in ("update", "forward") else {})
+            found += [] if value is None else [float(number) for number in value.values()]
+    return [*found, *map(float, metric.compute().values())]
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_any_course_of_calls_has_the_same_values_however_much_waits(settings, monkeypatch, float64):
+    expected = [course_of(seed, settings) for seed in range(12)]
+    for numbers, parts in ((0, 1), (200, 3)):
+        monkeypatch.setattr(state, "READABLE_WAITING", numbers)
+        monkeypatch.setattr(state, "PARTS", parts)
+        for seed, values in enumerate(expected):
+            assert course_of(seed, settings) == pytest.approx(values, rel=1e-12)
