@@ -133,4 +133,4 @@ def _one_relevant(ranks: Ranks, num_negatives: int | None) -> Ranks:
     several_or_none = _checks.refuse(
         several, "preds", expected, lambda: f"several in {int(several.sum())} queries with more"
     )
-    return ranks._replace(relevant=mark(ranks.relevant, several_or_none, Outcome.BAD_SEVERAL))
+    return Ranks(ranks.higher, ranks.tied, mark(ranks.relevant, several_or_none, Outcome.BAD_SEVERAL), ranks.candidates)

@@ -166,7 +166,8 @@ def rank_ids(
     listed = _checks.flatten(ids)
     ranks = _rank(rows._replace(relevant_ids=listed), queries, {})
     wanted = (listed >= 0).any(1).reshape(queries)
-    return ranks._replace(relevant=mark(ranks.relevant, (ranks.relevant == 0) & wanted, Outcome.MISSED))
+    higher, tied, relevant, candidates = ranks
+    return Ranks(higher, tied, mark(relevant, (relevant == 0) & wanted, Outcome.MISSED), candidates)
 
 
 def _rank_columns(name: str, scores: Tensor, columns: Tensor, candidates: Any, exclude: Any, mask: Any) -> Ranks:
@@ -234,12 +235,11 @@ def _rank(rows: Rows, queries: tuple[int, ...], marks: dict[Outcome, Tensor | No
     else:
         parts = [rank_tile(rows.cut(tile)) for tile in tiles]
         ranks = Ranks(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
-    relevant = ranks.relevant
+    higher, tied, relevant, candidates = ranks
     for outcome, where in marks.items():
         relevant = mark(relevant, where, outcome)
-    if relevant is not ranks.relevant:
-        ranks = ranks._replace(relevant=relevant)
-    return ranks if len(queries) == 1 else Ranks(*(field.reshape(queries) for field in ranks))
+    fields = (higher, tied, relevant, candidates)  # torch 2.11 cannot compile `_replace` of what is returned
+    return Ranks(*(fields if len(queries) == 1 else (field.reshape(queries) for field in fields)))
 
 
 def _excluded_beyond(rows: Rows) -> Tensor | None:
