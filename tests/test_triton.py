@@ -7,6 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,14 +24,20 @@ def run_suite(*options, **environment):
     assert int(re.search(r"(\d+) passed", result.stdout).group(1)) > 100 or "slow" in options
 
 
+def need_interpreter():
+    triton = pytest.importorskip("triton")
+    if triton.__version__.startswith("3.6.") and np.lib.NumpyVersion(np.__version__) >= "2.4.0":
+        pytest.skip("the interpreter of triton 3.6 takes numbers from arrays as NumPy 2.4 refuses it")
+
+
 def test_kernels_are_right_under_the_interpreter():
-    pytest.importorskip("triton")
+    need_interpreter()
     run_suite("-m", "not slow", TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
 
 
 @pytest.mark.slow
 def test_kernels_use_offsets_of_64_bits():
-    pytest.importorskip("triton")
+    need_interpreter()
     run_suite("-m", "slow", TRITON_INTERPRET="1")
 
 
