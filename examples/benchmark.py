@@ -271,22 +271,24 @@ def small(args: argparse.Namespace) -> tuple[str, list[Row]]:
     relevant = torch.arange(100) == target
     scores = draw(relevant, args.ties)
     batch, (_, at_10) = (scores, target[:, 0]), oracle(scores, relevant)
-    one, mean = MeanReciprocalRank(10), MeanMetric().to(scores.device)
-    three = MetricCollection([MeanReciprocalRank(10), HitRate(10), NormalizedDCG(10)])
-    nine = ranking_metrics([5, 10, 20])
+    mean, nine = MeanMetric().to(scores.device), ranking_metrics([5, 10, 20])
     values = 1 / (1 + (scores > scores.gather(1, target)).sum(1))
 
-    def mrr(result: Any) -> Any:
-        return result["MeanReciprocalRank"]
+    def calls(name: str, make: Callable[[], Any], mrr: Callable[[Any], Any]) -> list[Row]:
+        updated, forwarded, computed = make(), make(), make()  # what one leaves to another would be in its time
+        return [
+            Row(f"{name}, update", lambda: updated.update(*batch), at_10, lambda _: mrr(updated.compute())),
+            Row(f"{name}, forward", lambda: forwarded(*batch), at_10, mrr),
+            Row(f"{name}, compute", lambda: computed.compute(), at_10, mrr, lambda: computed.update(*batch)),
+        ]
+
+    def collection() -> MetricCollection:
+        return MetricCollection([MeanReciprocalRank(10), HitRate(10), NormalizedDCG(10)])
 
     rows = [
         Row("torchmetrics MeanMetric, update", lambda: mean.update(values)),
-        Row("mrr_torch MRR@10, update", lambda: one.update(*batch), at_10, lambda _: one.compute()),
-        Row("mrr_torch MRR@10, forward", lambda: one(*batch), at_10),
-        Row("mrr_torch MRR@10, compute", lambda: one.compute(), at_10, before=lambda: one.update(*batch)),
-        Row("mrr_torch three metrics, update", lambda: three.update(*batch), at_10, lambda _: mrr(three.compute())),
-        Row("mrr_torch three metrics, forward", lambda: three(*batch), at_10, mrr),
-        Row("mrr_torch three metrics, compute", lambda: three.compute(), at_10, mrr, lambda: three.update(*batch)),
+        *calls("mrr_torch MRR@10", lambda: MeanReciprocalRank(10), float),
+        *calls("mrr_torch three metrics", collection, lambda found: found["MeanReciprocalRank"]),
         Row("mrr_torch ranking_metrics of nine, forward", lambda: nine(*batch), at_10, lambda found: found["mrr@10"]),
         Row("mrr_torch, function @10", lambda: mean_reciprocal_rank(*batch, 10), at_10),
     ]

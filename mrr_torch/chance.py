@@ -6,13 +6,15 @@ how many queries had C candidates: whole numbers, which add up exactly in any or
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mrr_torch.kernels import backend
-from mrr_torch.ranks import Outcome, Ranks
+from mrr_torch.ranks import Outcome
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.ties import far_reciprocals
 from mrr_torch.vectors import Vectors
@@ -57,19 +59,31 @@ def add(
         negatives: of sampled mode; no more candidates than these and the target are ranked.
         bins: ranks with a bin of their own.
     """
-    ranks, limits = ranked.ranks, (ranked.last, None if negatives is None else negatives + 1)
-    number = ranks.num_candidates if negatives is None else ranks.num_candidates.clamp(max=negatives + 1)
-    kernel = backend(number)
-    if several is not None or not kernel.all_positive(ranks.relevant):
-        # Known of the queries with one relevant item, which was scored; those of 0 candidates are never read.
-        known = (ranks.relevant > 0) | (ranks.relevant == Outcome.NAN.value)
-        number = number * (known if several is None else known & ~several)
-    if kernel.none_beyond(number, 0):  # unknown, as of retrieved lists
+    ranks, known = ranked.ranks, ranked.known
+    most = min(known.most, math.inf if negatives is None else negatives + 1)
+    if most == 0:  # unknown, as of retrieved lists
         return
-    far = all(most is None or most > bins for most in limits) and not kernel.none_beyond(number, bins)
+    if several is not None and known.ranked and vectors[-1].group is None:
+        return  # unknown of one query, and so of all
+    number = ranks.candidates if known.single else ranks.num_candidates
+    if most < known.most:
+        number = number.clamp(max=most)
+    if several is not None or not known.ranked:
+        # Known of the queries with one relevant item, which was scored; those of 0 candidates are never read.
+        scored = (ranks.relevant > 0) | (ranks.relevant == Outcome.NAN.value)
+        number = number * (scored if several is None else scored & ~several)
+    elif known.exact and known.fewest == most and vectors[0].simple and len(vectors) == 1:
+        # All queries have as many candidates: added as one.
+        state, times = vectors[0].vectors, number.shape[0]
+        state[0, first + min(int(most), bins + 1)].add_(times)
+        if most > bins:
+            beyond = state.new_tensor(_overflow_of(most, bins))
+            state[0, first + bins + 2 : first + bins + 1 + EXTRA].add_(beyond, alpha=times)
+        return
+    far = most > bins
     for each in vectors:
         each.add(first + (number.clamp(max=bins + 1) if far else number))
-    if far:
+    if far and backend(number).some(number > bins):
         beyond = _overflow(number, bins, vectors[0].vectors.dtype)
         for each in vectors:
             each.add_far(first + bins + 2, beyond)
@@ -82,6 +96,12 @@ def _overflow(number: Tensor, bins: int, dtype: torch.dtype) -> Tensor:
     return torch.stack([*whole_parts(each.reciprocal()), *whole_parts(tail)]) * (number > bins)
 
 
+@functools.lru_cache
+def _overflow_of(number: float, bins: int) -> list[float]:
+    """Return what one query of ``number`` candidates adds."""
+    return _overflow(torch.tensor([number], device="cpu"), bins, torch.float64)[:, 0].tolist()
+
+
 def read(state: Tensor) -> Chance:
     """Read the chance part of a vector, float64 on the CPU."""
     bins = state.shape[0] - 1 - EXTRA
@@ -92,23 +112,25 @@ def read(state: Tensor) -> Chance:
     return Chance(ranks, mass, from_whole_parts(*parts[2:]), float(known.sum()) + more)
 
 
-def widen(ranges: Tensor, ranks: Ranks, group: Tensor | None) -> None:
-    """Widen ``(-smallest, largest)``, ranges of numbers of candidates, by those of a batch, in place.
+def widened(ranges: Tensor, ranked: Ranked, group: Tensor | None) -> Tensor:
+    """Return ``(-smallest, largest)``, ranges of numbers of candidates, widened by those of a batch.
 
     Args:
-        ranges: ``(1 + groups, 2)``; of all queries, and of each group.
-        ranks: ranks ``(queries,)``.
+        ranges: ``(1 + groups, 2)``, of all queries and of each group; ``(2,)`` if there are no groups.
+        ranked: ranks ``(queries,)``.
         group: ``(queries,)``; None if there are no groups.
     """
+    ranks, known = ranked.ranks, ranked.known
     if not ranks.relevant.numel():
-        return
+        return ranges
+    if group is None and known.exact and known.worst > Outcome.IGNORED:  # none is skipped
+        fewest, most = ranges.tolist()
+        wider = max(fewest, -known.fewest), max(most, known.most)
+        return ranges if wider == (fewest, most) else ranges.new_tensor(wider)
     number = ranks.num_candidates
-    if group is None and backend(number).all_positive(ranks.relevant):  # none is skipped
-        least, most = number.aminmax()
-        torch.maximum(ranges[0], torch.stack([-least, most]), out=ranges[0])
-        return
-    ends = torch.stack([-number, number]).to(ranges.dtype)
-    ends = torch.where(ranks.relevant > Outcome.IGNORED.value, ends, -torch.inf)
-    torch.maximum(ranges[0], ends.amax(1), out=ranges[0])
-    if group is not None:
-        ranges[1:].scatter_reduce_(0, group[:, None].expand(-1, 2), ends.T, "amax")
+    both = torch.stack([-number, number]).to(ranges.dtype)
+    ends = torch.where(ranks.relevant > Outcome.IGNORED.value, both, -torch.inf)
+    if group is None:
+        return torch.maximum(ranges, ends.amax(1))
+    whole, each = torch.maximum(ranges[:1], ends.amax(1)), ranges[1:]
+    return torch.cat([whole, each.scatter_reduce(0, group[:, None].expand(-1, 2), ends.T, "amax")])

@@ -84,20 +84,20 @@ def check_extras(extras: Extras, ranked: Ranked, settings: Settings) -> tuple[Ex
 
 
 def packed(ranks: Ranks, extras: Extras, dtype: torch.dtype) -> Tensor:
-    """Return ranks, cohorts and weights ``(queries,)`` as the rows of one int64 tensor, for a state of ``dtype``."""
+    """Return ranks, cohorts and weights ``(...)`` as the rows of one int64 tensor, for a state of ``dtype``."""
     rows = list(ranks)
     if extras.cohort is not None:
         rows.append(extras.cohort)
     if extras.weights is not None:
         rows.append(extras.weights.to(dtype).view(_bits(dtype)).long())
-    return torch.stack(rows)
+    return torch.stack(rows).view(len(rows), -1)
 
 
 def unpacked(rows: Tensor, dtype: torch.dtype, cohorts: bool, weighted: bool) -> tuple[Ranks, Extras]:
     """Return what `packed` made the rows of, with ``cohorts`` and ``weighted`` where these were given."""
-    ranks, more = Ranks(*rows[: len(Ranks._fields)]), list(rows[len(Ranks._fields) :])
+    higher, tied, relevant, candidates, *more = rows.unbind()
     weights = more.pop().to(_bits(dtype)).view(dtype) if weighted else None
-    return ranks, Extras(cohort=more.pop() if cohorts else None, weights=weights)
+    return Ranks(higher, tied, relevant, candidates), Extras(cohort=more.pop() if cohorts else None, weights=weights)
 
 
 def _bits(dtype: torch.dtype) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch._device import compiling, readable, state_dtype
-from mrr_torch.ranks import Outcome, Ranks
+from mrr_torch.ranks import Outcome, Ranks, read_known
 from mrr_torch.ranks.batch import Batch, Ranked, rank_batch
 from mrr_torch.reading import refuse_invalid
 from mrr_torch.settings import EmptyTargetAction, Settings, check_top_k
@@ -116,13 +117,19 @@ def mean_reciprocal_rank(
     batch = Batch(preds, target, indexes, candidates, exclude, mask, relevant)
     settings = Settings.check(ties, empty_target_action, ignore_index, num_negatives, miss_index)
     values, skipped = _values(batch, top_k, settings)
-    mean = values.masked_fill(skipped, 0.0).sum() / (~skipped).sum().clamp(min=1)
+    if skipped is None:
+        mean = values.sum() / max(values.numel(), 1)
+    else:
+        mean = values.masked_fill(skipped, 0.0).sum() / (~skipped).sum().clamp(min=1)
     return mean.to(torch.get_default_dtype())
 
 
 @torch.no_grad()
-def _values(batch: Batch, top_k: Any, settings: Settings) -> tuple[Tensor, Tensor]:
-    """Return the reciprocal ranks in float64, NaN where a query is skipped or invalid; and the mask of the skipped."""
+def _values(batch: Batch, top_k: Any, settings: Settings) -> tuple[Tensor, Tensor | None]:
+    """Return the reciprocal ranks in float64, NaN where a query is skipped or invalid; and the mask of the skipped.
+
+    The mask is None where each query is known to have a rank.
+    """
     cut = check_top_k(top_k)
     ranked = rank_batch(
         batch,
@@ -130,8 +137,11 @@ def _values(batch: Batch, top_k: Any, settings: Settings) -> tuple[Tensor, Tenso
         miss_index=settings.miss_index,
         num_negatives=settings.num_negatives,
     )
-    shape, outcome = ranked.ranks.relevant.shape, ranked.ranks.relevant.reshape(-1)
-    value = _mean_gain(ranked, cut, settings)
+    shape, ranks = ranked.ranks.relevant.shape, Ranks(*map(_checks.flat, ranked.ranks))
+    outcome, known = ranks.relevant, read_known(ranks, ranked.known)
+    value = _mean_gain(Ranked(ranks, known), cut, settings)
+    if known.ranked:
+        return value.reshape(shape), None
     if settings.empty_target_action == "pos":
         value = value.masked_fill(outcome == Outcome.EMPTY.value, 1.0)
     skipped = (outcome == Outcome.IGNORED.value) | (outcome == Outcome.PADDING.value)
@@ -157,19 +167,23 @@ def _raise(outcome: Tensor, settings: Settings) -> None:
 
 def _mean_gain(ranked: Ranked, top_k: int | None, settings: Settings) -> Tensor:
     """Return the reciprocal ranks ``(queries,)`` in float64; 0 where nothing was found."""
-    found = _checks.flat(ranked.ranks.relevant) > 0
-    dtype, steps = state_dtype(found.device), steps_per_rank(settings.ties)
+    relevant = ranked.ranks.relevant
+    dtype, steps = state_dtype(relevant.device), steps_per_rank(settings.ties)
     last = top_k
-    if last is None and ranked.last is None and found.numel() and not (readable(found) or compiling()):
+    if last is None and ranked.known.last == math.inf and relevant.numel() and not (readable(relevant) or compiling()):
         last = int((ranked.ranks.higher + ranked.ranks.tied).max()) + 1
     stand = standings(ranked, settings.ties, settings.num_negatives, edge=BLOCK, last=last)
     # A realistic rank half a step above the cut-off is beyond it.
     limit = None if top_k is None else min((top_k - 1) * steps + 1, 2**62)  # beyond int64 it would wrap around
-    at_step = found if stand.spread is None else found & ~stand.spread
-    if limit is not None:
-        at_step = at_step & (stand.step < limit)
     # The plain division where there is one rank: to the last bit what anyone would compute by hand.
-    value = torch.where(at_step, 1 / (1 + stand.step.to(dtype) / steps), 0.0)
+    value = (stand.step.to(dtype) / steps + 1).reciprocal()
+    elsewhere = [] if ranked.known.ranked else [relevant <= 0]
+    if stand.spread is not None:
+        elsewhere.append(stand.spread)
+    if limit is not None:
+        elsewhere.append(stand.step >= limit)
+    for where in elsewhere:
+        value = value.masked_fill(where, 0.0)
     if stand.even is not None:
         rows, start, stop, share = stand.even
         if limit is not None:

@@ -176,7 +176,7 @@ class RankMetric(SummedStateMetric):
         after = self._store.add(before, *self._rank(batch, Extras(query_ids, cohort, weights)))
         for name, old, new in zip(self._names, before, after, strict=True):
             if new is not old:  # lists seldom change
-                setattr(self, name, new)
+                self.__dict__[name] = new
 
     def _ranked(self, preds: Any, target: Any = None, **given: Any) -> tuple[Any, Extras]:
         extras = Extras(*(given.pop(name, None) for name in Extras._fields))

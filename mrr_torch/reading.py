@@ -13,6 +13,7 @@ from mrr_torch._device import readable
 from mrr_torch.intervals import Moments
 from mrr_torch.ranks import Outcome, Ranks
 from mrr_torch.settings import Settings
+from mrr_torch.ties import steps_per_rank
 
 Gain = Callable[[Tensor], Tensor]
 
@@ -106,9 +107,9 @@ class Reading(NamedTuple):
         Without a cut-off the gain in the overflow is 1 / rank (``tail``), or 0.
         """
         ranks = self.counts.ranks
-        gains = gain(ranks)
         if k is not None:
-            return self._moments(gains * (ranks <= k), tail=False)
+            return self._moments(gain(ranks[: self._steps(k)]))
+        gains = gain(ranks)
         if self.counts.unresolved and tail:
             expected = f"scores or a top_k where several relevant items tie beyond rank {ranks.shape[0]:,}"
             got = f"Ranks with such ties, in {_checks.queries(self.counts.unresolved)}, no top_k"
@@ -117,10 +118,9 @@ class Reading(NamedTuple):
 
     def moments_of(self, gains: Tensor) -> Moments:
         """Return mean and spread of gains ``(n,)`` given for the ranks 1 .. n; 0 beyond; the mean within 0..1."""
-        at, last = self.counts.ranks - 1, gains.shape[0] - 1
+        at = self.counts.ranks[: self._steps(gains.shape[0])] - 1
         # Realistic ranks half-way between two count the mean of both.
-        low, high = (gains[x.long().clamp(max=last)] for x in (at.floor(), at.ceil()))
-        moments = self._moments((low + high) / 2 * (at <= last), tail=False)
+        moments = self._moments((gains[at.floor().long()] + gains[at.ceil().long()]) / 2)
         return moments._replace(mean=max(moments.mean, 0.0))
 
     def by_chance(self, gain: Gain, k: int | None) -> float | None:
@@ -129,10 +129,13 @@ class Reading(NamedTuple):
         if not self.queries or chances[0].queries != self.queries:
             return None
         known = chances[0] if len(chances) == 1 else chances[1]
-        ranks = known.ranks
-        total = float((known.mass * (gain(ranks) if k is None else gain(ranks) * (ranks <= k))).sum())
+        total = float((known.mass[:k] * gain(known.ranks[:k])).sum())
         whole = self.total
         return (total + (known.tail if k is None else 0.0)) / whole if whole else None
+
+    def _steps(self, k: int) -> int:
+        """Return the number of steps up to rank ``k``."""
+        return (k - 1) * steps_per_rank(self.settings.ties) + 1
 
     def _total(self, seen: Distribution) -> float:
         skip = self.settings.empty_target_action == "skip"
@@ -142,13 +145,13 @@ class Reading(NamedTuple):
     def _certain(self, seen: Distribution) -> float:
         return seen.outcomes[Outcome.EMPTY] if self.settings.empty_target_action == "pos" else 0.0
 
-    def _moments(self, gains: Tensor, *, tail: bool) -> Moments:
-        """Return mean, variance and effective number of queries whose gains at the bins are ``gains``."""
+    def _moments(self, gains: Tensor, *, tail: bool = False) -> Moments:
+        """Return mean, variance and effective number of queries whose gains at the first steps are ``gains``."""
 
         def sums(seen: Distribution) -> tuple[float, float]:
-            certain = self._certain(seen)
-            total = float((seen.mass * gains).sum()) + (seen.tail if tail else 0.0) + certain
-            return total, float((seen.mass * gains**2).sum()) + (seen.tail_squares if tail else 0.0) + certain
+            certain, parts = self._certain(seen), seen.mass[: gains.shape[0]] * gains
+            total = float(parts.sum()) + (seen.tail if tail else 0.0) + certain
+            return total, float((parts * gains).sum()) + (seen.tail_squares if tail else 0.0) + certain
 
         whole = self.total
         if not whole:
@@ -157,7 +160,7 @@ class Reading(NamedTuple):
         # Masses of tied queries are sums of fractions, and may exceed the number of queries by the last bit.
         mean = min(total / whole, 1.0)
         if len(self.channels) == 1:
-            return Moments(self.queries, mean, max(squares / whole - mean**2, 0.0), whole)
+            return Moments(int(whole), mean, max(squares / whole - mean**2, 0.0), whole)
         squared = self.channels[2]
         total, squares = sums(squared)
         sum_of_squares = self._total(squared)
@@ -169,6 +172,8 @@ class Reading(NamedTuple):
 
 def refuse_invalid(counts: Mapping[Outcome, float], settings: Settings) -> None:
     """Raise for invalid values that could not be read when they came, and warn of targets without a score."""
+    if not any(counts.values()):
+        return
     for outcome, count in counts.items():
         if count and outcome.invalid:
             raise ValueError(outcome.message.format(queries=_checks.queries(count)))

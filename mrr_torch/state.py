@@ -4,7 +4,8 @@ A query adds a mass of 1, to one rank or, among ties, spread over several. The s
 add up. Without ties a value is read from whole numbers only, so it is exact and does not depend on order, batches or
 processes. (Intervals also use squares of ranks in the overflow, which do in their last bit.)
 
-An update only ranks. The counts of its queries wait, and are added up many batches at a time, or when they are read.
+An update only ranks. The counts of its queries wait, and are added up many batches at a time, or when they are read;
+but for those of the first batch, which a host adds at once.
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ from mrr_torch import _checks, chance
 from mrr_torch._device import compiling, readable, state_dtype, to_device
 from mrr_torch._gather import parts_of
 from mrr_torch.extras import Extras, check_extras, packed, unpacked
-from mrr_torch.kernels import backend
-from mrr_torch.ranks import SEVERAL as MARK
-from mrr_torch.ranks import Outcome, Ranks
+from mrr_torch.ranks import Outcome, Ranks, read_known
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.reading import Distribution, Reading, refuse_invalid
 from mrr_torch.settings import Settings
@@ -114,41 +113,46 @@ class RankHistogram(NamedTuple):
     def add(self, states: Sequence[Any], ranked: Ranked, extras: Extras) -> tuple[Any, ...]:
         """Return the states with a batch added, without synchronising with their device."""
         summed, numbers, waiting = states
-        ranked = ranked._replace(ranks=Ranks(*map(_checks.flat, ranked.ranks)))
-        extras = Extras(*(None if value is None else _checks.flat(value) for value in extras))
-        if compiling():  # for a list that grows it would compile anew
-            return *self._added(summed, numbers, ranked, extras), waiting
-        if not ranked.ranks.higher.numel():
+        if not (compiling() or ranked.ranks.higher.numel()):
             return tuple(states)
-        # To add a batch up takes over a hundred small operations: more than to rank a small one.
-        part = packed(ranked.ranks, extras, summed.dtype)
-        if not readable(part) and _size([*waiting, part]) > WAITING:
-            # What is known of this batch bounds its ties; of many that waited nothing can be read.
-            return *self._added(summed, numbers, ranked, extras), waiting
-        return self.bounded((summed, numbers, [*waiting, part]))
+        # To add a batch up takes some forty small operations, more than to rank a small one: so it waits for others.
+        # The first after a reading does not on a host, since it may be read before the next one comes; an empty part in
+        # the list tells that it came. For a list that grows `torch.compile` would compile anew.
+        host = readable(summed)
+        if waiting if host else not compiling():
+            parts = [*waiting, packed(ranked.ranks, extras, summed.dtype)]
+            # Beyond, on an accelerator: what is known of this batch bounds its ties; of many that waited nothing is.
+            if host or _size(parts) <= WAITING:
+                return self.bounded((summed, numbers, parts))
+        ranks = Ranks(*map(_checks.flat, ranked.ranks))
+        extras = Extras(*(None if value is None else _checks.flat(value) for value in extras))
+        added = self._added(summed, numbers, ranked._replace(ranks=ranks), extras)
+        return *added, [ranks.higher.new_empty(0)] if host else waiting
 
     def bounded(self, states: Sequence[Any]) -> tuple[Any, ...]:
         """Return the states with no more waiting than memory and time allow, without synchronising."""
         summed, numbers, waiting = states
         most = READABLE_WAITING if readable(summed) else WAITING
-        if len(waiting) < PARTS and _size(waiting) <= most:
+        if (len(waiting) < PARTS and _size(waiting) <= most) or not _size(waiting):
             return tuple(states)
-        together = _together(waiting)
+        together = _together(parts_of(waiting))
         if together.numel() <= most:
             return summed, numbers, [together]
         return *self._added(summed, numbers, *self._unpacked(together, summed.dtype)), []
 
     def settled(self, states: Sequence[Any]) -> tuple[Any, ...]:
         """Return the states on their device with nothing that waits to be added up, for which it is waited."""
-        if not parts_of(states[2]):
+        if not len(states[2]):
             return tuple(states)
+        if not parts_of(states[2]):
+            return *states[:2], []
         like = states[0]
         return *(to_device(state.to(like.dtype), like.device) for state in self._on_host(states)), []
 
     def _on_host(self, states: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Return the state and the ranges, float64 on the CPU, with what waits added."""
         cpu, parts = torch.device("cpu"), parts_of(states[2])
-        summed, numbers = (to_device(state.detach(), cpu).double() for state in states[:2])
+        summed, numbers = (to_device(state, cpu).double() for state in states[:2])
         if not parts:
             return summed, numbers
         waiting = to_device(_together(parts), cpu)
@@ -156,38 +160,37 @@ class RankHistogram(NamedTuple):
 
     def _unpacked(self, waiting: Tensor, dtype: torch.dtype) -> tuple[Ranked, Extras]:
         ranks, extras = unpacked(waiting, dtype, bool(self.cohorts), self.weighted)
-        few = backend(waiting).none_beyond
-        return Ranked(ranks, single=few(ranks.candidates, MARK - 1) and few(ranks.relevant, 1)), extras
+        return Ranked(ranks), extras
 
     def _added(self, summed: Tensor, numbers: Tensor, ranked: Ranked, extras: Extras) -> tuple[Tensor, Tensor]:
         """Return the state and the ranges with ranks ``(queries,)`` added."""
+        ranked = ranked._replace(known=read_known(ranked.ranks, ranked.known, self.bins))
         # Not in place: others may hold the state, a collection or a checkpoint.
-        summed, numbers = summed.clone(), numbers.clone()
-        rows, ranges = self._by_channel(summed), numbers.view(-1, 2)
+        summed = summed.clone()
+        rows = self._by_channel(summed)
         weights: list[Tensor | None] = [None]
         if extras.weights is not None:
             heavy = extras.weights.to(summed.dtype)
             weights += [heavy, heavy * heavy]
-        vectors = [Vectors(rows[channel, :1], None, each) for channel, each in enumerate(weights)]
+        vectors = [Vectors(row, None, each) for row, each in zip(rows[:, :1].unbind(), weights, strict=True)]
         cohort = extras.cohort
         if cohort is not None:
-            vectors += [Vectors(rows[channel, 1:], cohort, each) for channel, each in enumerate(weights)]
-        chance.widen(ranges, ranked.ranks, cohort)
+            vectors += [Vectors(row, cohort, each) for row, each in zip(rows[:, 1:].unbind(), weights, strict=True)]
         self._add(vectors, ranked)
-        return summed, numbers
+        return summed, chance.widened(numbers, ranked, cohort)
 
     def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the states, waiting for their device; raise for invalid values that could not be read before."""
         summed, numbers = self._on_host(states)
-        channels, ranges = self._by_channel(summed), numbers.view(-1, 2).tolist()
+        by_group, ranges = self._by_channel(summed).unbind(1), numbers.view(-1, 2).tolist()
         readings = [
             Reading(
                 self.settings,
-                tuple(self._distribution(vectors[group]) for vectors in channels),
-                channels[:, group, self._chance :],
+                tuple(map(self._distribution, channels.unbind())),
+                channels[:, self._chance :],
                 (-fewest, most),
             )
-            for group, (fewest, most) in enumerate(ranges)
+            for channels, (fewest, most) in zip(by_group, ranges, strict=True)
         ]
         refuse_invalid(readings[0].counts.outcomes, self.settings)
         return readings[0]._replace(cohorts=tuple(readings[1:]))
@@ -197,51 +200,50 @@ class RankHistogram(NamedTuple):
 
     def _distribution(self, state: Tensor) -> Distribution:
         steps, per_rank = self._steps, steps_per_rank(self.settings.ties)
+        ranks = torch.arange(per_rank, per_rank + steps, dtype=torch.float64, device="cpu")
         # Differences of fractions leave residues of either sign where nothing is.
         mass = state[:steps].clamp(min=0)
-        beyond, squares, coarse, fine = state[steps : steps + OVERFLOW].tolist()
-        counters = state[self._counters : self._counters + COUNTERS].tolist()
+        beyond, squares, coarse, fine, *counters = state[steps : self._counters + COUNTERS].tolist()
         # Each query with a rank has a mass of 1, whole or in parts; weights need not add up to whole numbers.
         found = counters[FOUND] or float(round(float(mass.sum()) + beyond))
         return Distribution(
-            ranks=torch.arange(per_rank, per_rank + steps, dtype=torch.float64, device="cpu") / per_rank,
+            ranks=ranks if per_rank == 1 else ranks / per_rank,
             mass=mass,
             beyond=beyond,
             tail=from_whole_parts(coarse, fine),
             tail_squares=squares,
             found=found,
-            outcomes=dict(zip(BY_COUNTER, counters[:OUTCOMES], strict=True)),
+            outcomes=dict(zip(BY_COUNTER, counters, strict=False)),
             several=counters[SEVERAL],
             unresolved=counters[UNRESOLVED],
         )
 
     def _add(self, vectors: list[Vectors], ranked: Ranked) -> None:
         """Add a batch of ranks ``(queries,)`` in place."""
-        ranks, steps, counters = ranked.ranks, self._steps, self._counters
-        kernel = backend(ranks.higher)
+        ranks, known, steps, counters = ranked.ranks, ranked.known, self._steps, self._counters
         stand = standings(ranked, self.settings.ties, self.settings.num_negatives, edge=self.bins)
         # Each query adds its weight at one index: its step if it stands at just one, or its outcome. What is spread
         # over ranks goes to the index that nothing reads, and is added below.
-        near = kernel.none_beyond(stand.step, steps - 1) if ranked.last is None or ranked.last > self.bins else True
+        near = known.last <= self.bins
         place = stand.step if near else stand.step.clamp(max=steps)
         if stand.spread is not None:
             place = place.masked_fill(stand.spread, counters + COUNTERS)
-        if not kernel.all_positive(ranks.relevant):
-            outcome = counters - ranks.relevant.clamp(int(min(Outcome)), 0)
-            place = torch.where(ranks.relevant > 0, place, outcome)
+        if not known.ranked:
+            place = torch.where(ranks.relevant > 0, place, counters - ranks.relevant)
         for each in vectors:
             each.add(place)
         if not near:
             self._add_far(vectors, stand.step, place == steps)
-        several = None if ranked.single else ranks.several
+        several = None if known.single else ranks.several
         if several is not None:
+            several = several if known.ranked else several & (ranks.relevant >= NAN)
             for each in vectors:
-                each.add_at(counters + SEVERAL, several & (ranks.relevant >= NAN))
+                each.add_at(counters + SEVERAL, several)
         for each in vectors:
             if each.weights is not None:
                 each.add_at(counters + FOUND, ranks.relevant > 0)
         if stand.even is not None:
-            self._add_even(vectors, stand.even, ranked.last)
+            self._add_even(vectors, stand.even, near)
         for block in stand.blocks:
             self._add_block(vectors, block)
         chance.add(vectors, self._chance, ranked, several, self.settings.num_negatives, self.bins)
@@ -254,10 +256,7 @@ class RankHistogram(NamedTuple):
         for each in vectors:
             each.add_far(self._steps + 1, sums)
 
-    def _add_even(self, vectors: list[Vectors], even: Even, last: int | None) -> None:
-        near = True
-        if last is None or last > self.bins:
-            near = backend(even.stop).none_beyond(even.stop, self.bins)
+    def _add_even(self, vectors: list[Vectors], even: Even, near: bool) -> None:
         start, stop = (x if near else x.clamp(max=self.bins) for x in (even.start, even.stop))
         for each in vectors:
             each.add_evenly(self.bins, start, stop, even.share, even.rows)
@@ -283,9 +282,9 @@ class RankHistogram(NamedTuple):
         self, vectors: list[Vectors], rows: Tensor | None, mass: Tensor, squares: Tensor, reciprocals: Tensor
     ) -> None:
         """Add, per query, what is spread over the overflow: fractions, so nothing is gained by whole parts."""
-        for index, sums in enumerate((mass, squares, reciprocals * UNIT), self._steps):
-            for each in vectors:
-                each.add_at(index, sums, rows)
+        sums = torch.stack([mass, squares, reciprocals * UNIT], 1)
+        for each in vectors:
+            each.add_rows(self._steps, sums, rows)
 
 
 def _together(parts: list[Tensor]) -> Tensor:

@@ -7,6 +7,7 @@ the three; the state adds them up, and the per-query values are means of a gain 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -93,17 +94,18 @@ def standings(ranked: Ranked, ties: Ties, negatives: int | None, edge: int = 0, 
         last: ranks beyond do not matter; None if all do.
     """
     higher, tied, relevant, _ = map(flat, ranked.ranks)
-    kernel = backend(higher)
+    kernel, known = backend(higher), ranked.known
     if ties in ("expected", "optimistic"):
         step = higher
     else:  # the first of several relevant items comes last behind the tied competitors, and on average half-way there
         step = higher + tied if ties == "pessimistic" else 2 * higher + tied
     sampled = spread = None
-    if negatives is not None and not (ranked.last is not None and ranked.last <= negatives + 1):
+    if negatives is not None and known.most > negatives + 1:
         sampled = flat(ranked.ranks.num_candidates) > negatives + 1
-    if ties == "expected" and not kernel.none_beyond(tied, 0):
+    if ties == "expected" and not known.untied:
         spread = tied > 0
-    sampled, spread = (None if where is None else where & (relevant > 0) for where in (sampled, spread))
+    if not known.ranked:
+        sampled, spread = (None if where is None else where & (relevant > 0) for where in (sampled, spread))
     if sampled is not None and not kernel.some(sampled):
         sampled = None
     blocks: list[Iterator[Block]] = []
@@ -115,11 +117,11 @@ def standings(ranked: Ranked, ties: Ties, negatives: int | None, edge: int = 0, 
     if spread is not None:
         spread = spread if sampled is None else spread & ~sampled
         elsewhere = spread if sampled is None else spread | sampled
-        several = None if ranked.single else spread & (relevant > 1)
+        several = None if known.single or known.wanted <= 1 else spread & (relevant > 1)
         if several is not None and kernel.some(several):
             spread = spread & ~several
-            known = [most for most in (last, ranked.last) if most is not None]
-            blocks.append(first_of_several(higher, tied, relevant, several, min(known, default=None), edge))
+            end = min(math.inf if last is None else last, known.last)
+            blocks.append(first_of_several(higher, tied, relevant, several, end, edge))
         rows = kernel.subset(spread)
         start, length = at(higher, rows), at(tied, rows) + 1
         share = length.to(state_dtype(length.device)).reciprocal()
@@ -128,7 +130,7 @@ def standings(ranked: Ranked, ties: Ties, negatives: int | None, edge: int = 0, 
 
 
 def first_of_several(
-    higher: Tensor, tied: Tensor, relevant: Tensor, several: Tensor, last: int | None, edge: int = 0
+    higher: Tensor, tied: Tensor, relevant: Tensor, several: Tensor, last: float, edge: int = 0
 ) -> Iterator[Block]:
     """Give, block by block, the probability that the first of several relevant items in a tie stands at a rank.
 
@@ -140,7 +142,7 @@ def first_of_several(
         tied: ``(queries,)``.
         relevant: ``(queries,)``.
         several: ``(queries,)`` bool; the queries that are meant. Where values cannot be read all are followed.
-        last: ranks beyond do not matter, or there are none. Where values cannot be read and it is None, they are
+        last: ranks beyond do not matter, or there are none. Where values cannot be read and it is infinite, they are
             followed to ``edge``, and the last block tells the rest.
         edge: no block reaches over this rank.
     """
@@ -148,10 +150,8 @@ def first_of_several(
     for rows in torch.split(backend(several).rows_at(several), BLOCK // 2):
         above, competitors, wanted = higher[rows, None], tied[rows, None], relevant[rows, None].clamp(min=1)
         start = int(above.min()) + 1 if host and rows.numel() else 1
-        end = last
-        if host and rows.numel():
-            end = min(int((above + competitors).max()) + 1, last or 2**62)
-        unknown, end = end is None, edge if end is None else end
+        end = min(last, int((above + competitors).max()) + 1) if host and rows.numel() else last
+        unknown, end = end == math.inf, edge if end == math.inf else int(end)
         before = torch.ones_like(above, dtype=dtype) * several[rows, None]
         while start <= end:
             stop = min(start + BLOCK - 1, end, edge if start <= edge else end)

@@ -25,6 +25,11 @@ class Vectors(NamedTuple):
     group: Tensor | None = None
     weights: Tensor | None = None
 
+    @property
+    def simple(self) -> bool:
+        """True if all queries add 1 each to one vector."""
+        return self.group is None and self.weights is None
+
     def add(self, index: Tensor) -> None:
         """Add each query at an ``index`` of its own."""
         place = index if self.group is None else torch.add(index, self.group, alpha=self.vectors.shape[1])
@@ -35,7 +40,7 @@ class Vectors(NamedTuple):
 
     def add_far(self, index: int, mass: Tensor) -> None:
         """Add ``mass`` ``(k, queries)`` from index ``index`` on, in any order of the queries."""
-        if self.group is None and self.weights is None:
+        if self.simple:
             self.vectors[0, index : index + mass.shape[0]].add_(mass.sum(1))
         else:
             for place, part in enumerate(mass, index):
@@ -47,14 +52,14 @@ class Vectors(NamedTuple):
 
     def total(self, mass: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return the sum of ``mass`` ``(n,)`` in each group; of all queries, or of those at ``rows`` ``(n,)``."""
-        if mass.dtype == torch.bool and self.group is None and self.weights is None:
+        if mass.dtype == torch.bool and self.simple:
             return mass.sum()  # whole numbers: in any order
         total = self.vectors.new_zeros(self.vectors.shape[0])
         self._add_to(total, mass, rows)
         return total
 
-    def add_rows(self, first: int, mass: Tensor, rows: Tensor) -> None:
-        """Add ``mass`` ``(n, width)`` of the queries at ``rows`` from index ``first`` on."""
+    def add_rows(self, first: int, mass: Tensor, rows: Tensor | None) -> None:
+        """Add ``mass`` ``(n, width)`` from index ``first`` on; of all queries, or of those at ``rows`` ``(n,)``."""
         self._add_to(self.vectors[:, first : first + mass.shape[1]], mass, rows)
 
     def add_evenly(self, bins: int, start: Tensor, stop: Tensor, share: Tensor, rows: Tensor | None) -> None:

@@ -26,7 +26,7 @@ from mrr_torch import (
     rank_target,
     reciprocal_rank,
 )
-from mrr_torch.kernels import cpu
+from mrr_torch.kernels import cpu, cpu_runs
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),
@@ -434,6 +434,26 @@ def test_tracing_leaves_nothing_behind():
     with FakeTensorMode(), contextlib.suppress(Exception):  # which can't tell values
         rank_relevant(torch.zeros(3, 5), torch.ones(3, 5, dtype=torch.bool))
     assert rank_relevant(scores, labels).higher.shape == (3,)
+
+
+@stable
+@given(
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.lists(st.tuples(st.integers(0, 23), st.integers(0, 6)), max_size=2),
+    st.randoms(use_true_random=False),
+)
+def test_lists_of_one_length_and_those_that_only_begin_like_them(length, number, others, random):
+    indexes = [query for query in range(number) for _ in range(length)]
+    for place, query in others:
+        indexes[place % len(indexes)] = query
+    scores, labels = ([random.randrange(below) for _ in indexes] for below in (3, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_runs, "BLOCK_OF_IDS", 4)  # ids that are looked at before all are
+        actual = reciprocal_rank(torch.tensor(scores), torch.tensor(labels), indexes=torch.tensor(indexes))
+    standings = oracle.by_group(scores, labels, indexes, "expected")
+    wanted = [float(oracle.value(standing, oracle.reciprocal, None)) for standing in standings]
+    assert actual.tolist() == pytest.approx(wanted, rel=0, abs=CLOSE)
 
 
 def test_long_lists_of_different_lengths():

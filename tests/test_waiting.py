@@ -60,13 +60,14 @@ def test_however_many_batches_came_few_wait(settings, call, monkeypatch, float64
     expected = updated(MeanReciprocalRank([3, None], **settings), settings, 30)
     for numbers in (300, 10**9):
         monkeypatch.setattr(state, "READABLE_WAITING", numbers)
-        metric = MeanReciprocalRank([3, None], **settings)
+        metric, after = MeanReciprocalRank([3, None], **settings), []
         for seed in range(30):
             getattr(metric, call)(**batch(seed, settings))
             assert len(waiting(metric)) <= 4
             assert sum(part.numel() for part in waiting(metric)) <= numbers
-        added = bool(getattr(metric, metric._names[0]).any())
-        assert added == (numbers == 300)
+            after.append(getattr(metric, metric._names[0]))
+        assert after[0].any()  # the first batch is added at once
+        assert torch.equal(after[0], after[-1]) == (numbers != 300)
         assert close(metric.compute(), expected.compute())
 
 
@@ -182,3 +183,46 @@ def test_any_course_of_calls_has_the_same_values_however_much_waits(settings, mo
         monkeypatch.setattr(state, "PARTS", parts)
         for seed, values in enumerate(expected):
             assert course_of(seed, settings) == pytest.approx(values, rel=1e-12)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_first_batch_after_a_reading_is_added_and_those_after_it_wait(settings, float64):
+    metric = MeanReciprocalRank([3, None], **settings)
+    for seed in (0, 3):
+        metric.update(**batch(seed, settings))
+        added = getattr(metric, metric._names[0])
+        assert not sum(part.numel() for part in waiting(metric))
+        for later in (1, 2):
+            metric.update(**batch(seed + later, settings))
+            assert len([part for part in waiting(metric) if part.numel()]) == later
+            assert getattr(metric, metric._names[0]) is added
+        assert close(metric.compute(), updated(MeanReciprocalRank([3, None], **settings), settings, seed + 3).compute())
+        assert waiting(metric) == []
+
+
+@pytest.mark.parametrize("form", ["target", "labels", "relevant"])
+@pytest.mark.parametrize("columns", [30, 1024, 1025, 3000])  # ranks beyond 1024 have no place of their own
+@pytest.mark.parametrize("settings", SETTINGS[:4], ids=str)
+def test_what_is_known_before_the_ranks_are_read_changes_no_bit(settings, columns, form, float64):
+    given = batch(0, settings, queries=40, columns=columns)
+    if form == "labels":
+        given["target"] = torch.nn.functional.one_hot(given["target"], columns)
+    elif form == "relevant":
+        given["relevant"] = given.pop("target")
+
+    def state_of(**options):
+        metric = MeanReciprocalRank(split_queries="separate", **settings)
+        metric.update(**given, **options)
+        return metric.describe(), metric.metric_state
+
+    told, states = state_of()
+    for options in ({"mask": torch.ones(columns, dtype=torch.bool)}, {"candidates": torch.arange(columns)}):
+        again, same = state_of(**options)
+        assert again == told
+        assert all(torch.equal(states[name], same[name]) for name in states)
+    real = torch.ones(40, columns, dtype=torch.bool)
+    for mask in (real, real.index_put((torch.tensor(0), torch.tensor([3, 4])), torch.tensor(False))):
+        one_by_one = MeanReciprocalRank(split_queries="separate", **settings)
+        for i in range(40):
+            one_by_one.update(**{name: value[i : i + 1] for name, value in given.items()}, mask=mask[i : i + 1])
+        assert one_by_one.describe() == state_of(mask=mask)[0]

@@ -109,7 +109,7 @@ def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor, Ten
 def count_level(scores: Tensor, best: Tensor, relevant: Tensor, equal: Tensor) -> Tensor:
     """Count, per row, the relevant items whose score is ``best``; ``equal`` counts all items of that score."""
     level = equal.clone()
-    if not none_beyond(equal, 1):  # a score that stands alone is that of the relevant item
+    if equal.numel() and int(equal.max()) > 1:  # a score that stands alone is that of the relevant item
         rows = (equal > 1).nonzero()[:, 0]
         level[rows] = count_true((scores[rows] == best[rows]) & relevant[rows])
     return level
@@ -125,14 +125,15 @@ def all_positive(numbers: Tensor) -> bool:
     return numbers.numel() == 0 or int(numbers.min()) > 0
 
 
+def limits(numbers: Tensor) -> tuple[int, int]:
+    """Return the least and the largest of ``numbers`` ``(n,)``, n at least 1."""
+    least, most = numbers.aminmax()
+    return int(least), int(most)
+
+
 def some(where: Tensor) -> bool:
     """Return True if ``where`` may hold anywhere."""
     return bool(where.any())
-
-
-def none_beyond(numbers: Tensor, most: int) -> bool:
-    """Return True if all ``numbers`` are known to be at most ``most``."""
-    return numbers.numel() == 0 or int(numbers.max()) <= most
 
 
 def within(ids: Tensor, number: int) -> bool:
@@ -150,7 +151,7 @@ def rows_at(where: Tensor) -> Tensor:
 
 def subset(where: Tensor) -> Tensor | None:
     """Return the indexes of the rows at ``where`` ``(rows,)``; None for all rows, where that is no more work."""
-    return where.nonzero()[:, 0]
+    return rows_at(where)
 
 
 def accumulate(state: Tensor, index: Tensor) -> None:
@@ -158,7 +159,7 @@ def accumulate(state: Tensor, index: Tensor) -> None:
     if index.numel() > state.numel():  # many at one place would wait for each other's sums
         state.add_(torch.bincount(index, minlength=state.numel()))
         return
-    state.index_add_(0, index, state.new_ones(1).expand(index.shape))
+    state.index_put_((index,), state.new_ones(()), accumulate=True)
 
 
 def add_rows(sums: Tensor, group: Tensor | None, rows: Tensor) -> None:

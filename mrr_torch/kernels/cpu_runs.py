@@ -45,12 +45,27 @@ def runs(indexes: Tensor) -> Runs:
 
 def runs_if_sorted(indexes: Tensor) -> Runs | None:
     """Find the runs of ``indexes`` ``(T,)``; None if they are not sorted, or may not be."""
-    first = indexes[:BLOCK_OF_IDS]
-    if not bool((first[1:] >= first[:-1]).all()):  # what is not sorted seldom is at its beginning
+    first = indexes.numpy()[:BLOCK_OF_IDS]
+    if not (first[1:] >= first[:-1]).all():  # what is not sorted seldom is at its beginning
         return None
+    even = _runs_of_one_length(indexes, max(1, int(np.count_nonzero(first == first[:1]))))
+    if even is not None:
+        return even
     found = runs(indexes)
     ids = ids_of_runs(indexes, found)
     return found if bool((ids[1:] > ids[:-1]).all()) else None
+
+
+def _runs_of_one_length(indexes: Tensor, length: int) -> Runs | None:
+    """Return the runs if ``indexes`` are sorted and all runs have this length, as in many lists."""
+    ids = indexes.numpy()
+    if len(ids) % length:
+        return None
+    first, last = ids[::length], ids[length - 1 :: length]
+    if not ((first == last).all() and (first[1:] > first[:-1]).all() and (ids[1:] >= ids[:-1]).all()):
+        return None
+    starts = torch.arange(0, len(ids), length, device=indexes.device)
+    return Runs(len(first), True, starts, torch.full_like(starts, length))
 
 
 def ids_of_runs(indexes: Tensor, runs: Runs) -> Tensor:

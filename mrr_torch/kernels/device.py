@@ -86,11 +86,6 @@ def some(where: Tensor) -> bool:
     return True
 
 
-def none_beyond(numbers: Tensor, most: int) -> bool:
-    """Return True if all ``numbers`` are known to be at most ``most``."""
-    return False
-
-
 def within(ids: Tensor, number: int) -> bool:
     """Return True if all ``ids`` are known to be in 0..number-1."""
     return False

@@ -5,6 +5,7 @@ The modules of this package turn any input into `Ranks`.
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch._device import readable
+from mrr_torch.kernels import backend
 
 __all__ = ["Outcome", "Ranks"]
 
@@ -134,6 +136,58 @@ class Ranks(NamedTuple):
 
     def __add__(self, other: object) -> Any:
         raise TypeError(_checks.message("Ranks + ...", "Ranks.merge, which adds counts", type(other).__name__))
+
+
+class Known(NamedTuple):
+    """What is known of the ranks of many queries together; by default nothing.
+
+    Attributes:
+        last: no rank is beyond it.
+        single: no query has several relevant items.
+        exact: all are known to have ``fewest`` to ``most`` candidates, and some to have each of these numbers.
+        fewest: no query has fewer candidates.
+        most: no query has more.
+        worst: the least ``relevant`` of all, or less.
+        wanted: the largest ``relevant`` of all, or more.
+        untied: no query has a competitor in a tie.
+    """
+
+    last: float = math.inf
+    single: bool = False
+    exact: bool = False
+    fewest: float = 0
+    most: float = math.inf
+    worst: float = -math.inf
+    wanted: float = math.inf
+    untied: bool = False
+
+    @property
+    def ranked(self) -> bool:
+        """True if each query is known to have a rank."""
+        return self.worst > 0
+
+
+def read_known(ranks: Ranks, known: Known, bins: float = math.inf) -> Known:
+    """Return what is known of ranks ``(queries,)`` after reading them, where they can be read.
+
+    Args:
+        ranks: the ranks.
+        known: what was known before.
+        bins: whether a rank is beyond it matters, but not by how much.
+    """
+    if not (readable(ranks.higher) and ranks.higher.numel()):
+        return known
+    kernel = backend(ranks.higher)
+    last, single, exact, fewest, most, *_ = known
+    (worst, wanted), (_, tied) = kernel.limits(ranks.relevant), kernel.limits(ranks.tied)
+    if last > bins:
+        last = kernel.limits(ranks.higher)[1] + tied + 1
+    if not (single and exact):
+        least, largest = kernel.limits(ranks.candidates)
+        single = single or (wanted <= 1 and largest < SEVERAL)
+        if not exact:
+            fewest, most = (least, largest) if largest < SEVERAL else kernel.limits(ranks.num_candidates)
+    return Known(last, single, True, fewest, most, worst, wanted, tied == 0)
 
 
 def with_several(candidates: Tensor, several: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.ranks import Outcome, Ranks, check_ranks, mark
+from mrr_torch.ranks import Known, Outcome, Ranks, check_ranks, mark
 from mrr_torch.ranks.grouped import Items, check_items, rank_items
 from mrr_torch.ranks.scores import rank_first, rank_ids, rank_relevant, rank_target
 
@@ -30,15 +30,13 @@ class Ranked(NamedTuple):
 
     Attributes:
         ranks: the ranks.
-        last: no rank is beyond it, and no number of candidates; None if unknown.
-        single: no query has several relevant items.
+        known: what is known of all of them.
         ids: ``(queries,)``; ids of the queries of a flat list.
         items: the items of a flat list that is to be ranked later; there are no ranks yet.
     """
 
     ranks: Ranks
-    last: int | None = None
-    single: bool = False
+    known: Known = Known()
     ids: Tensor | None = None
     items: Items | None = None
 
@@ -61,6 +59,10 @@ def rank_batch(
     preds = _checks.scores_tensor("preds", preds, may_be_empty=batch.indexes is not None)
     shape = _checks.shape(preds)
     options = {"candidates": batch.candidates, "exclude": batch.exclude, "mask": batch.mask}
+    # Without options all columns are candidates.
+    known = Known(last=shape[-1], most=shape[-1])
+    if all(value is None for value in options.values()):
+        known = known._replace(exact=True, fewest=shape[-1])
     if batch.indexes is not None:
         _checks.refuse_given({"relevant": relevant}, "None with indexes")
         items = check_items(preds, target, batch.indexes, **options, ignore_index=ignore_index)
@@ -72,29 +74,30 @@ def rank_batch(
         _checks.refuse_given({"target": target}, "None beside relevant")
         _check_relevant(shape, ignore_index, miss_index, num_negatives)
         ranks = rank_ids(preds, relevant, **options)
-        return Ranked(_one_relevant(ranks, num_negatives), shape[-1])
+        return Ranked(_one_relevant(ranks, num_negatives), known)
     _check_columns(shape, num_negatives)
     if target is None:
         _check_target_first(shape, num_negatives)
-        return Ranked(rank_first(preds, **options), shape[-1], single=True)
+        return Ranked(rank_first(preds, **options), known._replace(single=True))
     target = _checks.dense_tensor("target", target, "a tensor")
     if _checks.shape(target) == shape:
         if num_negatives is not None and shape[-1] != 1 + num_negatives:
             expected = f"{1 + num_negatives} columns with relevance and num_negatives={num_negatives}"
             raise ValueError(_checks.message("preds", expected, f"shape {shape}"))
         ranks = rank_relevant(preds, target, **options, ignore_index=ignore_index)
-        return Ranked(ranks, shape[-1])
+        return Ranked(ranks, known if ignore_index is None else known._replace(exact=False, fewest=0))
     if _checks.shape(target) != shape[:-1]:
         expected = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
         raise ValueError(_checks.message("target", expected, f"shape {_checks.shape(target)}"))
     ranks = rank_target(preds, target, **options, ignore_index=ignore_index, miss_index=miss_index)
-    return Ranked(ranks, shape[-1], single=True)
+    return Ranked(ranks, known._replace(single=True))
 
 
 def ranked_items(items: Items, num_negatives: int | None) -> Ranked:
     """Rank the items of a flat list."""
     ranks, ids = rank_items(items)
-    return Ranked(_one_relevant(ranks, num_negatives), items.scores.shape[0], ids=ids)
+    number = items.scores.shape[0]
+    return Ranked(_one_relevant(ranks, num_negatives), Known(last=number, most=number), ids)
 
 
 def _check_columns(shape: tuple[int, ...], num_negatives: int | None) -> None:

@@ -75,7 +75,7 @@ def rank_target(
     marks = {outcome: ids == index for outcome, index in skipped.items() if index is not None}
     outside = _outside(ids, width, ignore_index, miss_index)
     # What is no column is marked below; its row is ranked as if it were one.
-    columns = (ids if not marks and outside is None else ids.clamp(0, width - 1))[:, None]
+    columns = (ids if not marks and outside is None else ids.clamp(0, width - 1)).unsqueeze(1)
     return _rank(rows._replace(columns=columns), queries, {**marks, Outcome.BAD_TARGET: outside})
 
 
