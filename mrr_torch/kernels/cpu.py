@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -26,7 +27,7 @@ BUFFER = 3 * 2**19
 TILE = 2**19
 # The same where the mask is given: the relevant columns are found by index.
 LABELS_TILE = 2**20
-# Columns that are counted together: sums of float32 are exact below this number.
+# Columns that are counted together are fewer: sums of float32 are exact below this number.
 EXACT = 2**24
 # Share of relevant items up to which they are found by index, and the number of rows that tell it.
 FEW, SAMPLE = 1 / 32, 64
@@ -53,9 +54,10 @@ def count(scores: Tensor, best: Tensor, competes: Tensor | None = None) -> tuple
     # A comparison that writes the type of the scores, and a sum of that, are both vectorised. Into bool neither is
     # fast, and `bool.sum(1)` makes an int64 copy, 8 bytes a score.
     rows, columns = scores.shape
-    size = max(1, BUFFER * torch.get_num_threads() // scores.element_size())
-    width = max(1, min(columns, size, EXACT))
-    height = max(1, min(rows, size // width))
+    size = max(1, min(BUFFER * torch.get_num_threads() // scores.element_size(), EXACT // 2))
+    # Rounded, not cut off: a buffer that is only half used takes twice as many operations.
+    width = max(1, math.ceil(columns / max(1, round(columns / size))))
+    height = max(1, min(rows, round(size / width)))
     buffer = scores.new_empty(height, width)
     if height >= rows and width == columns:
         return _count_tile(scores, best, competes, buffer[:rows])

@@ -192,7 +192,7 @@ def read_known(ranks: Ranks, known: Known, bins: float = math.inf) -> Known:
 
 def with_several(candidates: Tensor, several: Tensor) -> Tensor:
     """Return the field ``candidates``: numbers of candidates, and whether a query has several relevant items."""
-    return candidates + several * SEVERAL
+    return candidates.add(several, alpha=SEVERAL)
 
 
 def check_ranks(name: str, ranks: Any) -> Ranks:
