@@ -20,6 +20,7 @@ from mrr_torch import _checks, chance
 from mrr_torch._device import compiling, readable, state_dtype, to_device
 from mrr_torch._gather import parts_of
 from mrr_torch.extras import Extras, check_extras, packed, unpacked
+from mrr_torch.ranks import SEVERAL as MARK
 from mrr_torch.ranks import Outcome, Ranks, read_known
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.reading import Distribution, Reading, refuse_invalid
@@ -234,9 +235,11 @@ class RankHistogram(NamedTuple):
             each.add(place)
         if not near:
             self._add_far(vectors, stand.step, place == steps)
-        several = None if known.single else ranks.several
-        if several is not None:
-            several = several if known.ranked else several & (ranks.relevant >= NAN)
+        several = None
+        if not known.single:
+            several = ranks.several if known.wanted > 1 else ranks.candidates >= MARK
+            if not known.ranked:
+                several = several & (ranks.relevant >= NAN)
             for each in vectors:
                 each.add_at(counters + SEVERAL, several)
         for each in vectors:

@@ -32,6 +32,10 @@ EXACT = 2**24
 # Share of relevant items up to which they are found by index, and the number of rows that tell it.
 FEW, SAMPLE = 1 / 32, 64
 
+# glibc maps a block of memory anew, page by page, if no larger one was freed before: some 1 ms for the buffers of a
+# batch. So a larger one is freed first; nothing is written to it.
+torch.empty(2**24, dtype=torch.uint8, device="cpu")
+
 
 def row_tiles(rows: int, columns: int, tile: int = TILE) -> Iterator[slice]:
     """Cut ``rows`` into slices of about ``tile`` elements each, at least one row."""
@@ -97,7 +101,7 @@ def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor, Ten
     where = relevant.numpy()
     some = where[:: 1 + len(where) // SAMPLE]
     if np.count_nonzero(some) > FEW * some.size:
-        best_of_row = torch.where(relevant, scores, scores.new_full((), lowest(scores.dtype))).amax(1, keepdim=True)
+        best_of_row = _only(relevant, scores).amax(1, keepdim=True)
         if best_of_row.min().item() > lowest(scores.dtype):  # neither NaN, nor without a relevant item
             return best_of_row, count_true(relevant), None
         return device.best_relevant(scores, relevant)
@@ -106,6 +110,15 @@ def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor, Ten
     number = np.bincount(rows, minlength=relevant.shape[0])
     best, level = best_of_each(theirs, number, scores.dtype)
     return torch.from_numpy(best).to(scores.dtype)[:, None], torch.from_numpy(number), torch.from_numpy(level)
+
+
+def _only(relevant: Tensor, scores: Tensor) -> Tensor:
+    """Return ``scores`` where they are ``relevant``, elsewhere the lowest value (or NaN, where they are not finite)."""
+    if not scores.is_floating_point() or scores.element_size() > 4:
+        return torch.where(relevant, scores, scores.new_full((), lowest(scores.dtype)))
+    # Less infinity where they are not: twice as fast as `torch.where`, which is not vectorised.
+    others = relevant.view(torch.uint8).to(scores.dtype).reciprocal_().sub_(1)
+    return torch.sub(scores, others, out=others)
 
 
 def count_level(scores: Tensor, best: Tensor, relevant: Tensor, equal: Tensor) -> Tensor:
