@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.ranks import Known, Outcome, Ranks, check_ranks, mark
+from mrr_torch.ranks import Known, Outcome, Ranks, check_ranks, known_of, mark
 from mrr_torch.ranks.grouped import Items, check_items, rank_items
 from mrr_torch.ranks.scores import rank_first, rank_ids, rank_relevant, rank_target
 
@@ -59,10 +59,7 @@ def rank_batch(
     preds = _checks.scores_tensor("preds", preds, may_be_empty=batch.indexes is not None)
     shape = _checks.shape(preds)
     options = {"candidates": batch.candidates, "exclude": batch.exclude, "mask": batch.mask}
-    # Without options all columns are candidates.
-    known = Known(last=shape[-1], most=shape[-1])
-    if all(value is None for value in options.values()):
-        known = known._replace(exact=True, fewest=shape[-1])
+    known = known_of(shape[-1], *options.values())
     if batch.indexes is not None:
         _checks.refuse_given({"relevant": relevant}, "None with indexes")
         items = check_items(preds, target, batch.indexes, **options, ignore_index=ignore_index)
@@ -95,9 +92,8 @@ def rank_batch(
 
 def ranked_items(items: Items, num_negatives: int | None) -> Ranked:
     """Rank the items of a flat list."""
-    ranks, ids = rank_items(items)
-    number = items.scores.shape[0]
-    return Ranked(_one_relevant(ranks, num_negatives), Known(last=number, most=number), ids)
+    ranks, known, ids = rank_items(items)
+    return Ranked(_one_relevant(ranks, num_negatives), known, ids)
 
 
 def _check_columns(shape: tuple[int, ...], num_negatives: int | None) -> None:

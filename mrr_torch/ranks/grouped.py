@@ -10,7 +10,7 @@ from torch import Tensor
 from mrr_torch import _checks
 from mrr_torch.kernels import backend
 from mrr_torch.kernels.runs import Runs
-from mrr_torch.ranks import Outcome, Ranks, mark, with_several
+from mrr_torch.ranks import Known, Outcome, Ranks, known_of, mark, with_several
 from mrr_torch.ranks.scores import label_to_ignore, rank_relevant
 
 
@@ -106,8 +106,11 @@ def check_items(
 
 
 @torch.no_grad()
-def rank_items(items: Items) -> tuple[Ranks, Tensor]:
-    """Return the ranks of the queries in the order of their ids, and the ids; padding rows have the id `NO_ID`."""
+def rank_items(items: Items) -> tuple[Ranks, Known, Tensor]:
+    """Return the ranks of the queries in the order of their ids, what is known of them, and the ids.
+
+    Padding rows have the id `NO_ID`.
+    """
     scores, labels, indexes, *options = items
     kernel = backend(indexes)
     runs = kernel.runs_if_sorted(indexes)
@@ -127,8 +130,8 @@ def rank_items(items: Items) -> tuple[Ranks, Tensor]:
             return None if values is None else values.view(runs.number, -1)
 
         ranks = rank_relevant(matrix(scores), matrix(labels), exclude=matrix(excluded), mask=matrix(there))  # type: ignore[arg-type]
-        return ranks, ids
-    return _rank_runs(scores, labels, excluded, there, invalid, runs), ids
+        return ranks, known_of(scores.shape[0] // runs.number, excluded, there), ids
+    return _rank_runs(scores, labels, excluded, there, invalid, runs), Known(scores.shape[0], most=scores.shape[0]), ids
 
 
 def _rank_runs(
