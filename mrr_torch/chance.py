@@ -123,7 +123,7 @@ def widened(ranges: Tensor, ranked: Ranked, group: Tensor | None) -> Tensor:
     ranks, known = ranked.ranks, ranked.known
     if not ranks.relevant.numel():
         return ranges
-    if group is None and known.exact and known.worst > Outcome.IGNORED:  # none is skipped
+    if group is None and known.exact and known.worst > Outcome.IGNORED.value:  # none is skipped
         fewest, most = ranges.tolist()
         wider = max(fewest, -known.fewest), max(most, known.most)
         return ranges if wider == (fewest, most) else ranges.new_tensor(wider)

@@ -167,10 +167,10 @@ class Known(NamedTuple):
         return self.worst > 0
 
 
-def known_of(columns: int, *options: Tensor | None) -> Known:
-    """Return what is known of rows of ``columns``; without ``options`` all columns are candidates."""
+def known_of(columns: int, *options: object, single: bool = False) -> Known:
+    """Return what is known of rows of ``columns``; where no ``options`` are given all columns are candidates."""
     all_of_them = all(option is None for option in options)
-    return Known(last=columns, exact=all_of_them, fewest=columns if all_of_them else 0, most=columns)
+    return Known(columns, single, all_of_them, columns if all_of_them else 0, columns)
 
 
 def read_known(ranks: Ranks, known: Known, bins: float = math.inf) -> Known:

@@ -59,7 +59,6 @@ def rank_batch(
     preds = _checks.scores_tensor("preds", preds, may_be_empty=batch.indexes is not None)
     shape = _checks.shape(preds)
     options = {"candidates": batch.candidates, "exclude": batch.exclude, "mask": batch.mask}
-    known = known_of(shape[-1], *options.values())
     if batch.indexes is not None:
         _checks.refuse_given({"relevant": relevant}, "None with indexes")
         items = check_items(preds, target, batch.indexes, **options, ignore_index=ignore_index)
@@ -71,23 +70,23 @@ def rank_batch(
         _checks.refuse_given({"target": target}, "None beside relevant")
         _check_relevant(shape, ignore_index, miss_index, num_negatives)
         ranks = rank_ids(preds, relevant, **options)
-        return Ranked(_one_relevant(ranks, num_negatives), known)
+        return Ranked(_one_relevant(ranks, num_negatives), known_of(shape[-1], *options.values()))
     _check_columns(shape, num_negatives)
     if target is None:
         _check_target_first(shape, num_negatives)
-        return Ranked(rank_first(preds, **options), known._replace(single=True))
+        return Ranked(rank_first(preds, **options), known_of(shape[-1], *options.values(), single=True))
     target = _checks.dense_tensor("target", target, "a tensor")
     if _checks.shape(target) == shape:
         if num_negatives is not None and shape[-1] != 1 + num_negatives:
             expected = f"{1 + num_negatives} columns with relevance and num_negatives={num_negatives}"
             raise ValueError(_checks.message("preds", expected, f"shape {shape}"))
         ranks = rank_relevant(preds, target, **options, ignore_index=ignore_index)
-        return Ranked(ranks, known if ignore_index is None else known._replace(exact=False, fewest=0))
+        return Ranked(ranks, known_of(shape[-1], *options.values(), ignore_index))
     if _checks.shape(target) != shape[:-1]:
         expected = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
         raise ValueError(_checks.message("target", expected, f"shape {_checks.shape(target)}"))
     ranks = rank_target(preds, target, **options, ignore_index=ignore_index, miss_index=miss_index)
-    return Ranked(ranks, known._replace(single=True))
+    return Ranked(ranks, known_of(shape[-1], *options.values(), single=True))
 
 
 def ranked_items(items: Items, num_negatives: int | None) -> Ranked:
