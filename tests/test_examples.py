@@ -355,13 +355,14 @@ def test_two_processes_train_and_validate_each_query_once(tmp_path):
     # 1,100 queries are three batches: a sampler that gives both processes as many would give one of them twice.
     few = ("--users", "1100", "--items", "200", "--epochs", "2", "--models", "GRU4Rec")
     arguments = (*few, "--dropout", "0", "--learning-rate", "1e-12", "--output")
-    one, _ = finish(start("train_sasrec.py", *arguments, "one", cwd=tmp_path))
+    alone = start("train_sasrec.py", *arguments, "one", cwd=tmp_path)
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
     command = [*torchrun, EXAMPLES / "train_sasrec.py", *arguments, "two", "--devices", "2"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     two = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=True
     )
+    one, _ = finish(alone)
     assert two.stdout == one  # the weights have not moved, and one process prints
     columns = [
         [line.split(",")[3:] for line in (tmp_path / log).read_text().splitlines()[1::2]]
@@ -433,12 +434,13 @@ def test_the_published_protocol_is_read_from_its_files(tmp_path):
 
 @pytest.mark.distributed
 def test_two_processes_print_the_table_of_one(tmp_path):
-    one, _ = finish(start("evaluate_ddp.py", cwd=tmp_path))
+    alone = start("evaluate_ddp.py", cwd=tmp_path)
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [*torchrun, EXAMPLES / "evaluate_ddp.py"]
     two = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=True
     )
+    one, _ = finish(alone)
     assert one.startswith("HitRate@10")
     assert two.stdout == one
