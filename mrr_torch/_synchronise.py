@@ -71,28 +71,29 @@ class SynchronisedMetric(Metric):
         finally:
             self.unsync(should_unsync and self._is_synced)
 
+    def sync(self, *args: Any, **kwargs: Any) -> None:
+        """Exchange the state of this process for that of all together; a failed call leaves the metric as it was."""
+        with self._all_or_nothing():
+            super().sync(*args, **kwargs)
+
     def _sync_dist(
         self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any | None = None
     ) -> None:
-        """Reduce the states over the processes, unless that was done since they changed.
-
-        A failed call leaves the metric as it was.
-        """
+        """Reduce the states over the processes, unless that was done since they changed."""
         as_compute = process_group is None and dist_sync_fn is (self.dist_sync_fn or gather_all_tensors)
         if as_compute and self._kept is not None:
             self.__dict__.update(_own_lists(self._kept))
             return
-        with self._all_or_nothing():
-            alike = self._same_as_peers()
-            self._settle()
-            if dist_sync_fn is gather_all_tensors:
-                peers = self._reduce_over_processes(alike, process_group or self.process_group)
-            else:
-                peers = []
-                for name, dtype in self._lists.items():  # torchmetrics gives empty lists a dtype of its own
-                    parts, none = getattr(self, name), torch.empty(0, dtype=dtype, device=self.device)
-                    self.__dict__[name] = [joined(parts).to(dtype) if parts else none]
-                super()._sync_dist(dist_sync_fn, process_group)
+        alike = self._same_as_peers()
+        self._settle()
+        if dist_sync_fn is gather_all_tensors:
+            peers = self._reduce_over_processes(alike, process_group or self.process_group)
+        else:
+            peers = []
+            for name, dtype in self._lists.items():  # torchmetrics gives empty lists a dtype of its own
+                parts, none = getattr(self, name), torch.empty(0, dtype=dtype, device=self.device)
+                self.__dict__[name] = [joined(parts).to(dtype) if parts else none]
+            super()._sync_dist(dist_sync_fn, process_group)
         if as_compute and self.compute_with_cache:
             for metric in (self, *peers):
                 metric._kept = _own_lists(self._all_states())

@@ -116,7 +116,7 @@ class SummedStateMetric(SynchronisedMetric):
         after = self._store.settled(before)
         if all(new is old for new, old in zip(after, before, strict=True)):
             return
-        for metric in self._peers() if after[0] is not before[0] else ():  # what waits is added up once for all
+        for metric in self._peers():  # what waits is added up once for all
             if all(getattr(metric, name, None) is state for name, state in zip(self._names, before, strict=True)):
                 metric.__dict__.update(zip(self._names, after, strict=True))
         self.__dict__.update(zip(self._names, after, strict=True))

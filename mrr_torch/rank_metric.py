@@ -128,7 +128,7 @@ class RankMetric(SummedStateMetric):
             self.add_state(name, state, dist_reduce_fx=reduction)
 
     def gain(self, ranks: Tensor) -> Tensor:
-        """Return what a query counts whose relevant item stands at each of ``ranks`` (float64, from 1)."""
+        """Return what a query counts whose relevant item stands at each of ``ranks`` (float64, 1 to the cut-off)."""
         raise NotImplementedError
 
     def update(

@@ -108,19 +108,20 @@ class Reading(NamedTuple):
         """
         ranks = self.counts.ranks
         if k is not None:
-            return self._moments(gain(ranks[: self._steps(k)]))
+            steps = self._steps(k)
+            return self._moments(gain(ranks[:steps]), steps)
         gains = gain(ranks)
         if self.counts.unresolved and tail:
             expected = f"scores or a top_k where several relevant items tie beyond rank {ranks.shape[0]:,}"
             got = f"Ranks with such ties, in {_checks.queries(self.counts.unresolved)}, no top_k"
             raise ValueError(_checks.message("preds", expected, got))
-        return self._moments(gains, tail=tail)
+        return self._moments(gains, None, tail=tail)
 
     def moments_of(self, gains: Tensor) -> Moments:
         """Return mean and spread of gains ``(n,)`` given for the ranks 1 .. n; 0 beyond; the mean within 0..1."""
         at = self.counts.ranks[: self._steps(gains.shape[0])] - 1
         # Realistic ranks half-way between two count the mean of both.
-        moments = self._moments((gains[at.floor().long()] + gains[at.ceil().long()]) / 2)
+        moments = self._moments((gains[at.floor().long()] + gains[at.ceil().long()]) / 2, at.shape[0])
         return moments._replace(mean=max(moments.mean, 0.0))
 
     def by_chance(self, gain: Gain, k: int | None) -> float | None:
@@ -145,11 +146,11 @@ class Reading(NamedTuple):
     def _certain(self, seen: Distribution) -> float:
         return seen.outcomes[Outcome.EMPTY] if self.settings.empty_target_action == "pos" else 0.0
 
-    def _moments(self, gains: Tensor, *, tail: bool = False) -> Moments:
-        """Return mean, variance and effective number of queries whose gains at the first steps are ``gains``."""
+    def _moments(self, gains: Tensor, steps: int | None, *, tail: bool = False) -> Moments:
+        """Return mean, variance and effective number of queries whose gains at the first ``steps`` are ``gains``."""
 
         def sums(seen: Distribution) -> tuple[float, float]:
-            certain, parts = self._certain(seen), seen.mass[: gains.shape[0]] * gains
+            certain, parts = self._certain(seen), seen.mass[:steps] * gains
             total = float(parts.sum()) + (seen.tail if tail else 0.0) + certain
             return total, float((parts * gains).sum()) + (seen.tail_squares if tail else 0.0) + certain
 

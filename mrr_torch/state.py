@@ -120,7 +120,7 @@ class RankHistogram(NamedTuple):
         # The first after a reading does not on a host, since it may be read before the next one comes; an empty part in
         # the list tells that it came. For a list that grows `torch.compile` would compile anew.
         host = readable(summed)
-        if waiting if host else not compiling():
+        if len(waiting) if host else not compiling():
             parts = [*waiting, packed(ranked.ranks, extras, summed.dtype)]
             # Beyond, on an accelerator: what is known of this batch bounds its ties; of many that waited nothing is.
             if host or _size(parts) <= WAITING:
@@ -134,8 +134,10 @@ class RankHistogram(NamedTuple):
         """Return the states with no more waiting than memory and time allow, without synchronising."""
         summed, numbers, waiting = states
         most = READABLE_WAITING if readable(summed) else WAITING
-        if (len(waiting) < PARTS and _size(waiting) <= most) or not _size(waiting):
+        if len(waiting) < PARTS and _size(waiting) <= most:
             return tuple(states)
+        if not _size(waiting):
+            return summed, numbers, waiting[:1]
         together = _together(parts_of(waiting))
         if together.numel() <= most:
             return summed, numbers, [together]

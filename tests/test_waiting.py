@@ -8,7 +8,7 @@ import pytest
 import torch
 from torchmetrics.wrappers import Running
 
-from mrr_torch import MeanReciprocalRank, Ranks, ranking_metrics, state
+from mrr_torch import MeanReciprocalRank, RankMetric, Ranks, _synchronise, ranking_metrics, state
 
 SETTINGS = [{}, {"cohorts": 2}, {"weighted": True}, {"cohorts": 2, "weighted": True}, {"num_negatives": 5}]
 
@@ -226,3 +226,52 @@ def test_what_is_known_before_the_ranks_are_read_changes_no_bit(settings, column
         for i in range(40):
             one_by_one.update(**{name: value[i : i + 1] for name, value in given.items()}, mask=mask[i : i + 1])
         assert one_by_one.describe() == state_of(mask=mask)[0]
+
+
+def test_items_that_a_function_of_the_users_own_gathered_are_ranked(float64):
+    given = {"dist_sync_fn": lambda state, group=None: [state, state], "distributed_available_fn": lambda: True}
+    metric = MeanReciprocalRank(split_queries="gather", **given)
+    metric.update(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([1, 0, 0]), indexes=torch.tensor([0, 0, 1]))
+    # Each item twice: 1 / 3 of the first query, 0 of the second.
+    assert metric.compute() == pytest.approx(1 / 6)
+
+
+def test_a_merge_leaves_few_parts():
+    metric = MeanReciprocalRank()
+    for _ in range(300):
+        other = MeanReciprocalRank()
+        other.update(torch.eye(3), torch.arange(3))
+        metric.merge_state(other)
+    assert len(waiting(metric)) <= state.PARTS
+
+
+@pytest.mark.parametrize("gain", [torch.ones(1), torch.tensor(1.0), 1.0], ids=str)
+def test_a_gain_may_be_one_for_all_ranks(gain):
+    class Found(RankMetric):
+        key = "found"
+
+        def gain(self, ranks):
+            return gain
+
+    metric = Found(10)
+    metric.update(torch.eye(4), torch.tensor([0, 0, 0, 1]))
+    assert metric.compute() == 1
+
+
+def test_a_synchronisation_that_is_interrupted_at_its_end_changes_nothing(monkeypatch):
+    given = {"dist_sync_fn": lambda state, group=None: [state, state], "distributed_available_fn": lambda: True}
+    metric = MeanReciprocalRank(10, **given)
+    metric.update(torch.eye(3), torch.arange(3))
+
+    def interrupted(states):
+        raise KeyboardInterrupt
+
+    for _ in range(2):  # while the states of all are kept, and when they are taken from there
+        with monkeypatch.context() as patch:
+            patch.setattr(_synchronise, "_own_lists", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                metric.describe()
+        assert metric._cache is None
+        assert "; 6 queries;" in metric.describe()
+    metric.update(torch.eye(3), torch.arange(3))
+    assert "; 12 queries;" in metric.describe()

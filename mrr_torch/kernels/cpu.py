@@ -113,11 +113,11 @@ def best_relevant(scores: Tensor, relevant: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def _only(relevant: Tensor, scores: Tensor) -> Tensor:
-    """Return ``scores`` where they are ``relevant``, elsewhere the lowest value (or NaN, where they are not finite)."""
+    """Return ``scores`` where they are ``relevant``, elsewhere the lowest value (or NaN, of NaN and infinity)."""
     if not scores.is_floating_point() or scores.element_size() > 4:
         return torch.where(relevant, scores, scores.new_full((), lowest(scores.dtype)))
     # Less infinity where they are not: twice as fast as `torch.where`, which is not vectorised.
-    others = relevant.view(torch.uint8).to(scores.dtype).reciprocal_().sub_(1)
+    others = relevant.view(torch.uint8).to(scores.dtype).clamp_(max=1).reciprocal_().sub_(1)
     return torch.sub(scores, others, out=others)
 
 
