@@ -51,6 +51,8 @@ def add(
 ) -> None:
     """Add a batch to the chance part of the vectors, in place and without synchronising.
 
+    Where a query with several relevant items makes the level of all unknown, nothing has to be added.
+
     Args:
         vectors: the whole vectors.
         first: where the chance part begins.

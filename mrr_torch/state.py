@@ -4,8 +4,8 @@ A query adds a mass of 1, to one rank or, among ties, spread over several. The s
 add up. Without ties a value is read from whole numbers only, so it is exact and does not depend on order, batches or
 processes. (Intervals also use squares of ranks in the overflow, which do in their last bit.)
 
-An update only ranks. The counts of its queries wait, and are added up many batches at a time, or when they are read;
-but for those of the first batch, which a host adds at once.
+An update only ranks. The counts of its queries wait, and are added up many batches at a time, or when they are read.
+But a host adds at once a batch that comes when none waits: the first one, and the first after a reading.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class RankHistogram(NamedTuple):
         if not (compiling() or ranked.ranks.higher.numel()):
             return tuple(states)
         # To add a batch up takes some forty small operations, more than to rank a small one: so it waits for others.
-        # The first after a reading does not on a host, since it may be read before the next one comes; an empty part in
-        # the list tells that it came. For a list that grows `torch.compile` would compile anew.
+        # Where nothing waits a host adds it, since it may be read before the next one comes; an empty part in the list
+        # makes the next one wait. For a list that grows `torch.compile` would compile anew.
         host = readable(summed)
         if len(waiting) if host else not compiling():
             parts = [*waiting, packed(ranked.ranks, extras, summed.dtype)]

@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from mrr_torch._checks import flat
 from mrr_torch._device import readable, state_dtype
 from mrr_torch.kernels import backend
 from mrr_torch.ranks.batch import Ranked
@@ -86,22 +85,22 @@ def standings(ranked: Ranked, ties: Ties, negatives: int | None, edge: int = 0, 
     """Return where the queries of a batch stand.
 
     Args:
-        ranked: the ranks ``(...)``, and what is known of them. Counts of queries without a rank are not used.
+        ranked: ranks ``(queries,)``, and what is known of them. Counts of queries without a rank are not used.
         ties: the tie rule. ``"expected"``: each order of the tied items has the same probability (McSherry and Najork,
             2008). ``"realistic"``: the mean of the optimistic and the pessimistic rank.
         negatives: where a target has more competitors, take the expectation over draws of so many of them.
         edge: no block of probabilities reaches over this rank.
         last: ranks beyond do not matter; None if all do.
     """
-    higher, tied, relevant, _ = map(flat, ranked.ranks)
-    kernel, known = backend(higher), ranked.known
+    (higher, tied, relevant, _), known = ranked.ranks, ranked.known
+    kernel = backend(higher)
     if ties in ("expected", "optimistic"):
         step = higher
     else:  # the first of several relevant items comes last behind the tied competitors, and on average half-way there
         step = higher + tied if ties == "pessimistic" else 2 * higher + tied
     sampled = spread = None
     if negatives is not None and known.most > negatives + 1:
-        sampled = flat(ranked.ranks.num_candidates) > negatives + 1
+        sampled = ranked.ranks.num_candidates > negatives + 1
     if ties == "expected" and not known.untied:
         spread = tied > 0
     if not known.ranked:
@@ -111,7 +110,7 @@ def standings(ranked: Ranked, ties: Ties, negatives: int | None, edge: int = 0, 
     blocks: list[Iterator[Block]] = []
     elsewhere = sampled
     if sampled is not None:
-        candidates = flat(ranked.ranks.num_candidates)
+        candidates = ranked.ranks.num_candidates
         blocks.append(_blocks_of_sample(higher, tied, candidates, sampled, negatives, ties))
     even = None
     if spread is not None:

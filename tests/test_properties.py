@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import random
 from fractions import Fraction
 from typing import Any
 
@@ -26,7 +27,7 @@ from mrr_torch import (
     rank_target,
     reciprocal_rank,
 )
-from mrr_torch.kernels import cpu, cpu_runs
+from mrr_torch.kernels import cpu, cpu_runs, device
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),
@@ -436,6 +437,32 @@ def test_tracing_leaves_nothing_behind():
     assert rank_relevant(scores, labels).higher.shape == (3,)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8], ids=str)
+def test_labels_of_many_items_in_every_dtype(dtype):
+    drawn = random.Random(0)
+    levels = [-2.0, -1.0, 0.0, 3.0] if dtype == torch.int8 else LEVELS
+    for _ in range(100):
+        rows, columns = drawn.randint(1, 3), drawn.randint(1, 6)
+        scores = [drawn.choices(levels, k=columns) for _ in range(rows)]
+        labels = [drawn.choices([0, 1, 2], k=columns) for _ in range(rows)]
+        # A byte of a bool may be any but 0.
+        relevant = torch.tensor(labels, dtype=torch.uint8).view(torch.bool)
+        actual = reciprocal_rank(torch.tensor(scores).to(dtype), relevant)
+        standings = [oracle.by_relevance(*pair, "expected") for pair in zip(scores, labels, strict=True)]
+        wanted = [float(oracle.value(standing, oracle.reciprocal, None)) for standing in standings]
+        assert actual.tolist() == pytest.approx(wanted, rel=0, abs=CLOSE)
+
+
+@pytest.mark.parametrize("buffer", [1, 40, 400, 4000])  # bytes
+@pytest.mark.parametrize("shape", [(1, 1), (7, 10), (10, 7), (3, 300), (300, 3)])
+def test_counts_do_not_depend_on_the_tiles(shape, buffer, monkeypatch):
+    monkeypatch.setattr(cpu, "BUFFER", buffer)
+    scores, competes = numbers(*shape, below=5).float(), numbers(*shape, below=2) > 0
+    for keep in (None, competes):
+        found, wanted = (kernel.count(scores, scores[:, :1], keep) for kernel in (cpu, device))
+        assert all(map(torch.equal, found, wanted))
+
+
 @stable
 @given(
     st.integers(1, 4),
@@ -443,11 +470,11 @@ def test_tracing_leaves_nothing_behind():
     st.lists(st.tuples(st.integers(0, 23), st.integers(0, 6)), max_size=2),
     st.randoms(use_true_random=False),
 )
-def test_lists_of_one_length_and_those_that_only_begin_like_them(length, number, others, random):
+def test_lists_of_one_length_and_those_that_only_begin_like_them(length, number, others, drawn):
     indexes = [query for query in range(number) for _ in range(length)]
     for place, query in others:
         indexes[place % len(indexes)] = query
-    scores, labels = ([random.randrange(below) for _ in indexes] for below in (3, 2))
+    scores, labels = ([drawn.randrange(below) for _ in indexes] for below in (3, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_runs, "BLOCK_OF_IDS", 4)  # ids that are looked at before all are
         actual = reciprocal_rank(torch.tensor(scores), torch.tensor(labels), indexes=torch.tensor(indexes))

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torchmetrics import MetricCollection
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, RankDistribution, Ranks, _device
+from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, RankDistribution, Ranks, _device, ranking_metrics
 
 pytestmark = pytest.mark.distributed
 
@@ -85,19 +85,23 @@ def quiet(worker, arguments):
         return worker(*arguments)
 
 
+def waits(metric):
+    return any(part.numel() for name in metric._lists for part in getattr(metric, name))
+
+
 def cost(types):
     """Return values and collectives, where counts wait to be added up; ``types`` of devices are read."""
     metric, collection = MeanReciprocalRank(), nine()
     with mock.patch.object(_device, "HOST_TYPES", frozenset(types)):
-        add(metric, mine())
-        add(collection, mine())
-        waits = any(map(len, (getattr(metric, name) for name in metric._lists)))
-        assert waits == bool(mine())
+        for rank in mine():  # the first on a host does not wait
+            add(metric, [rank])
+            add(collection, [rank])
+        assert waits(metric) == bool(mine())
         with counted() as alone:
             value = metric.compute()
         with counted() as together:
             values = collection.compute()
-        assert waits == any(map(len, (getattr(metric, name) for name in metric._lists)))
+        assert waits(metric) == bool(mine())
     return value, alone, values, together
 
 
@@ -115,6 +119,27 @@ def test_a_metric_and_a_compute_group_cost_two_small_collectives_on_any_number_o
         assert [name for name, _ in alone] == ["all_reduce"] * 2
         assert alone == together
         assert sum(size for _, size in alone) < 20_000
+
+
+def looked_at():
+    """Return collectives where the states of one member were looked at, without and with counts that wait."""
+    found = []
+    for batches in (1, 2):
+        collection = ranking_metrics(CUTS)
+        for _ in range(batches):
+            add(collection, [1, 2])
+        members = list(collection.values(copy_state=False))
+        _ = members[1].metric_state
+        with counted() as entered:
+            for member in members:
+                member.compute()
+        found.append([name for name, _ in entered])
+    return found
+
+
+def test_a_member_whose_states_were_looked_at_still_shares_them(run_processes):
+    for found in in_processes(2, looked_at, run_processes):
+        assert found == [["all_reduce"] * 2] * 2
 
 
 def alone_after_compute():

@@ -140,12 +140,6 @@ def all_positive(numbers: Tensor) -> bool:
     return numbers.numel() == 0 or int(numbers.min()) > 0
 
 
-def limits(numbers: Tensor) -> tuple[int, int]:
-    """Return the least and the largest of ``numbers`` ``(n,)``, n at least 1."""
-    least, most = numbers.aminmax()
-    return int(least), int(most)
-
-
 def some(where: Tensor) -> bool:
     """Return True if ``where`` may hold anywhere."""
     return bool(where.any())

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch._device import readable
-from mrr_torch.kernels import backend
 
 __all__ = ["Outcome", "Ranks"]
 
@@ -183,17 +182,21 @@ def read_known(ranks: Ranks, known: Known, bins: float = math.inf) -> Known:
     """
     if not (readable(ranks.higher) and ranks.higher.numel()):
         return known
-    kernel = backend(ranks.higher)
     last, single, exact, fewest, most, *_ = known
-    (worst, wanted), (_, tied) = kernel.limits(ranks.relevant), kernel.limits(ranks.tied)
+    (worst, wanted), (_, tied) = _limits(ranks.relevant), _limits(ranks.tied)
     if last > bins:
-        last = kernel.limits(ranks.higher)[1] + tied + 1
+        last = _limits(ranks.higher)[1] + tied + 1
     if not (single and exact):
-        least, largest = kernel.limits(ranks.candidates)
+        least, largest = _limits(ranks.candidates)
         single = single or (wanted <= 1 and largest < SEVERAL)
         if not exact:
-            fewest, most = (least, largest) if largest < SEVERAL else kernel.limits(ranks.num_candidates)
+            fewest, most = (least, largest) if largest < SEVERAL else _limits(ranks.num_candidates)
     return Known(last, single, True, fewest, most, worst, wanted, tied == 0)
+
+
+def _limits(numbers: Tensor) -> tuple[int, int]:
+    least, largest = numbers.aminmax()
+    return int(least), int(largest)
 
 
 def with_several(candidates: Tensor, several: Tensor) -> Tensor:
