@@ -37,6 +37,25 @@ def poisoned(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "new_empty", lambda *args, **kwargs: spoil(new_empty(*args, **kwargs)))
 
 
+@pytest.fixture(autouse=True)
+def products_of_one_order(monkeypatch):
+    """Let the interpreter sum each product in the order of its columns, wherever it stands in a tile, as a GPU does.
+
+    Its own product is NumPy's, whose last bit depends on the place in the tile on CPUs without AVX-512.
+    """
+    if DEVICE != "cpu":
+        return
+    interpreter = import_module("triton.runtime.interpreter")
+
+    def dot(self, left, right, total, *_):
+        total, dtype = total.data.copy(), total.dtype.scalar
+        for column, row in zip(left.data.T.astype(total.dtype), right.data.astype(total.dtype), strict=True):
+            total += column[:, None] * row
+        return interpreter.TensorHandle(total, dtype)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
+
+
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(0)
