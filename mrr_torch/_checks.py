@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from enum import IntEnum
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mrr_torch._device import readable
+from mrr_torch.kernels import readable
 
 INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 SCORES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, *INTEGERS}
@@ -51,6 +52,11 @@ def refuse(where: Tensor | None, name: str, expected: str, got: Callable[[], obj
     if bool(where.any()):
         raise ValueError(message(name, expected, got()))
     return None
+
+
+def mark(relevant: Tensor, where: Tensor | None, outcome: IntEnum) -> Tensor:
+    """Set ``outcome`` for the queries at ``where`` (none if None); the last call wins, so errors are marked last."""
+    return relevant if where is None else relevant.masked_fill(where, outcome.value)
 
 
 def refuse_given(given: dict[str, Any], expected: str) -> None:

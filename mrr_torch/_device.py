@@ -1,23 +1,9 @@
-"""Where a tensor lives, and what that and its dtype allow: reading values on the host, float64, a lowest value."""
+"""Where a tensor lives, and what that and its dtype allow: moves, float64, a lowest value."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-# Device types whose memory the host reads as its own.
-HOST_TYPES = frozenset({"cpu"})
-
-
-def readable(*tensors: Tensor) -> bool:
-    """Return True if the values of ``tensors`` can be read on the host at no cost.
-
-    Reading a value of an accelerator synchronises with it; reading one while `torch.compile` traces breaks the graph.
-    """
-    for tensor in tensors:  # a loop, since this is asked several times in each update
-        if tensor.device.type not in HOST_TYPES:
-            return False
-    return not compiling()
 
 
 def compiling() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ class SynchronisedMetric(Metric):
     _kept: dict[str, State] | None = None  # the states of all processes together
     # Metrics of a collection that all processes update and compute together, also one by one, as Lightning does.
     _siblings: tuple[SynchronisedMetric, ...] = ()
+    _names: tuple[str, ...]  # of the states, in the order in which the store takes them
     # Names of states that are lists of tensors ``(n,)``, and a dtype that holds their values. They are gathered where
     # any process has items, and cost nothing where none has.
     _lists: Mapping[str, torch.dtype] = MappingProxyType({})
@@ -134,6 +136,10 @@ class SynchronisedMetric(Metric):
         self.__dict__.update(reduced)
         return self._peers() if alike else []
 
+    def _states(self) -> list[Any]:
+        """Return the states, in the order in which the store takes them."""
+        return [getattr(self, name) for name in self._names]
+
     def _all_states(self) -> dict[str, State]:
         return {name: getattr(self, name) for name in self._defaults}
 
@@ -163,6 +169,21 @@ class SynchronisedMetric(Metric):
         except BaseException:
             self._restore(*before)
             raise
+
+    def _wrap_update(self, update: Callable[..., None]) -> Callable[..., None]:
+        """Let a failed update change nothing: torchmetrics counts it, and drops what is kept, before it runs."""
+        wrapped = super()._wrap_update(update)
+
+        @functools.wraps(update)
+        def all_or_nothing(*args: Any, **kwargs: Any) -> None:
+            before = self._snapshot()
+            try:
+                wrapped(*args, **kwargs)
+            except BaseException:
+                self._restore(*before)
+                raise
+
+        return all_or_nothing
 
     def _snapshot(self) -> tuple[dict[str, Any], list[tuple[list[Any], list[Any]]]]:
         """Return all attributes, and each list state with its items: lists are changed in place, tensors replaced."""

@@ -5,7 +5,6 @@ Private names of torchmetrics stand in this file and in `_synchronise` only.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +33,6 @@ class SummedStateMetric(SynchronisedMetric):
 
     batch_alone = False
     _store: Store
-    _names: tuple[str, ...]
     _ranked: Callable[..., Any]
     _result_of: Callable[..., Any]
 
@@ -79,6 +77,7 @@ class SummedStateMetric(SynchronisedMetric):
             if name not in states:
                 raise ValueError(_checks.message("incoming_state", f"the state {name}", sorted(states)))
             self._check_state(name, name, states[name])
+            states[name] = _each(Tensor.detach, states[name])
         updates = incoming_state.update_count if isinstance(incoming_state, Metric) else int(self._differs(states))
         with self._all_or_nothing():
             self._computed = None
@@ -107,10 +106,6 @@ class SummedStateMetric(SynchronisedMetric):
         self.__dict__.update({name: [] for name in self._lists})  # torchmetrics clears them in place
         super().reset()
 
-    def _states(self) -> list[Any]:
-        """Return the states, in the order in which the store takes them."""
-        return [getattr(self, name) for name in self._names]
-
     def _settle(self) -> None:
         before = self._states()
         after = self._store.settled(before)
@@ -124,21 +119,6 @@ class SummedStateMetric(SynchronisedMetric):
     def _reduce_states(self, incoming_state: dict[str, Any]) -> None:
         super()._reduce_states(incoming_state)
         self.__dict__.update(zip(self._names, self._store.bounded(self._states()), strict=True))
-
-    def _wrap_update(self, update: Callable[..., None]) -> Callable[..., None]:
-        """Let a failed update change nothing: torchmetrics counts it, and drops what is kept, before it runs."""
-        wrapped = super()._wrap_update(update)
-
-        @functools.wraps(update)
-        def all_or_nothing(*args: Any, **kwargs: Any) -> None:
-            before = self._snapshot()
-            try:
-                wrapped(*args, **kwargs)
-            except BaseException:
-                self._restore(*before)
-                raise
-
-        return all_or_nothing
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> nn.Module:
         """Move the state where ``fn`` moves tensors, but never cast it: bfloat16 could not count to 257."""
@@ -198,7 +178,7 @@ class SummedStateMetric(SynchronisedMetric):
     def _copied(self, state: State, current: State) -> State:
         """Return a copy of a checkpoint's state, which is not to be added to, where the present state is."""
         if isinstance(state, Tensor) and isinstance(current, Tensor):
-            return state.to(current.device, current.dtype, copy=True)
+            return state.detach().to(current.device, current.dtype, copy=True)
         return [item.to(self.device, copy=True) for item in state]
 
     def _differs(self, states: dict[str, State]) -> bool:

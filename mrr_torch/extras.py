@@ -10,7 +10,7 @@ from torch import Tensor
 from mrr_torch import _checks
 from mrr_torch._device import state_dtype
 from mrr_torch.kernels import backend
-from mrr_torch.ranks import Outcome, Ranks, mark
+from mrr_torch.ranks import Outcome
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.settings import Settings
 
@@ -68,7 +68,7 @@ def check_extras(extras: Extras, ranked: Ranked, settings: Settings) -> tuple[Ex
         if not backend(cohort).within(cohort, last + 1):
             outside = ((cohort < 0) | (cohort > last)) & (relevant != Outcome.PADDING.value)
             invalid = _checks.refuse(outside, "cohort", f"ids in 0..{last}", lambda: int(cohort[outside][0]))
-            relevant, cohort = mark(relevant, invalid, Outcome.BAD_COHORT), cohort.clamp(0, last)
+            relevant, cohort = _checks.mark(relevant, invalid, Outcome.BAD_COHORT), cohort.clamp(0, last)
         extras = extras._replace(cohort=cohort)
     if extras.weights is not None:
         given = _checks.numbers_tensor("weights", extras.weights, relevant)
@@ -78,28 +78,6 @@ def check_extras(extras: Extras, ranked: Ranked, settings: Settings) -> tuple[Ex
         expected = f"finite numbers >= 0, at most {HEAVIEST:.0e}"
         invalid = _checks.refuse(wrong, "weights", expected, lambda: float(weights[wrong][0]))
         padding = relevant == Outcome.PADDING.value
-        relevant = mark(relevant, None if invalid is None else invalid & ~padding, Outcome.BAD_WEIGHTS)
+        relevant = _checks.mark(relevant, None if invalid is None else invalid & ~padding, Outcome.BAD_WEIGHTS)
         extras = extras._replace(weights=weights if invalid is None else weights.masked_fill(wrong, 0.0))
     return extras, ranked._replace(ranks=ranked.ranks._replace(relevant=relevant))
-
-
-def packed(ranks: Ranks, extras: Extras, dtype: torch.dtype) -> Tensor:
-    """Return ranks, cohorts and weights ``(...)`` as the rows of one int64 tensor, for a state of ``dtype``."""
-    rows = list(ranks)
-    if extras.cohort is not None:
-        rows.append(extras.cohort)
-    if extras.weights is not None:
-        rows.append(extras.weights.to(dtype).view(_bits(dtype)).long())
-    return torch.stack(rows).view(len(rows), -1)
-
-
-def unpacked(rows: Tensor, dtype: torch.dtype, cohorts: bool, weighted: bool) -> tuple[Ranks, Extras]:
-    """Return what `packed` made the rows of, with ``cohorts`` and ``weighted`` where these were given."""
-    higher, tied, relevant, candidates, *more = rows.unbind()
-    weights = more.pop().to(_bits(dtype)).view(dtype) if weighted else None
-    return Ranks(higher, tied, relevant, candidates), Extras(cohort=more.pop() if cohorts else None, weights=weights)
-
-
-def _bits(dtype: torch.dtype) -> torch.dtype:
-    """Return the integers of the size of a state's floats."""
-    return torch.int64 if dtype == torch.float64 else torch.int32

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch._device import compiling, readable, state_dtype
+from mrr_torch._device import compiling, state_dtype
+from mrr_torch.kernels import readable
 from mrr_torch.ranks import Outcome, Ranks, read_known
 from mrr_torch.ranks.batch import Batch, Ranked, rank_batch
 from mrr_torch.reading import refuse_invalid

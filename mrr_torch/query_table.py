@@ -50,7 +50,7 @@ class QueryTable(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the states."""
-        return (self.name, f"weights_of_{self.name}") if self.histogram.weighted else (self.name,)
+        return (self.name, f"weights_of_{self.name}") if self.histogram.settings.weighted else (self.name,)
 
     @property
     def lists(self) -> dict[str, torch.dtype]:
@@ -59,10 +59,10 @@ class QueryTable(NamedTuple):
 
     def empty(self, device: torch.device) -> dict[str, tuple[Tensor, str]]:
         """Return the states of no query, by name, and how each is reduced over processes."""
-        rows = 2 * (len(Ranks._fields) + bool(self.histogram.cohorts))
+        rows = 2 * (len(Ranks._fields) + bool(self.histogram.settings.cohorts))
         table = torch.full((rows, self.num_queries + 1), UNSEEN, dtype=torch.int32, device=device)
         states = {self.name: (table, "max")}
-        if self.histogram.weighted:
+        if self.histogram.settings.weighted:
             shape = (2, self.num_queries + 1)
             weights = torch.full(shape, -torch.inf, dtype=state_dtype(device), device=device)
             states[self.names[1]] = (weights, "max")
@@ -156,7 +156,7 @@ class QueryTable(NamedTuple):
         # Each query once, in the order of the ids: on any processes the same sums to the last bit.
         entered = relevant != Outcome.IGNORED.value
         extras = Extras(
-            cohort=most[4][entered] if self.histogram.cohorts else None,
+            cohort=most[4][entered] if self.histogram.settings.cohorts else None,
             weights=rest[0][0][entered] if rest else None,
         )
         empty = [state for state, _ in self.histogram.empty(cpu).values()]

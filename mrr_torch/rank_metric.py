@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch._device import readable
 from mrr_torch._torchmetrics import SummedStateMetric
+from mrr_torch.counts import BINS
 from mrr_torch.extras import Extras
 from mrr_torch.intervals import Moments, normal_interval
+from mrr_torch.kernels import readable
 from mrr_torch.ranks import Ranks
 from mrr_torch.ranks.batch import Batch, Ranked, rank_batch
 from mrr_torch.reading import Reading, refuse_empty
@@ -27,7 +28,6 @@ from mrr_torch.settings import (
     check_cuts,
     refuse_other_names,
 )
-from mrr_torch.state import BINS
 from mrr_torch.store import Unseen, on_device, store_of
 from mrr_torch.ties import Ties
 

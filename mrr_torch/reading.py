@@ -9,8 +9,8 @@ from torch import Tensor
 from torchmetrics.utilities import rank_zero_warn
 
 from mrr_torch import _checks, chance
-from mrr_torch._device import readable
 from mrr_torch.intervals import Moments
+from mrr_torch.kernels import readable
 from mrr_torch.ranks import Outcome, Ranks
 from mrr_torch.settings import Settings
 from mrr_torch.ties import steps_per_rank

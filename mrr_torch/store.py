@@ -15,7 +15,6 @@ from mrr_torch.ranks import Ranks
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.reading import Reading
 from mrr_torch.settings import Settings
-from mrr_torch.split_queries import ItemList, SplitRefused
 from mrr_torch.state import RankHistogram
 
 Unseen = Literal["skip", "neg"]
@@ -67,12 +66,11 @@ def store_of(settings: Settings, bins: int, num_queries: int | None, unseen: Any
     """Check ``unseen``, and return the store of a metric with these settings."""
     _checks.one_of("unseen", unseen, get_args(Unseen))
     histogram = RankHistogram(settings, bins)
-    if num_queries is not None:
-        if settings.split_queries != "refuse":
-            expected = "'refuse' with num_queries, where each query counts once"
-            raise ValueError(_checks.message("split_queries", expected, repr(settings.split_queries)))
-        return QueryTable(histogram, num_queries, unseen)
-    if unseen != "skip":
-        raise ValueError(_checks.message("unseen", "'skip' without num_queries", repr(unseen)))
-    stores: dict[str, Store] = {"refuse": SplitRefused(histogram), "gather": ItemList(histogram), "separate": histogram}
-    return stores[settings.split_queries]
+    if num_queries is None:
+        if unseen != "skip":
+            raise ValueError(_checks.message("unseen", "'skip' without num_queries", repr(unseen)))
+        return histogram
+    if settings.split_queries != "refuse":
+        expected = "'refuse' with num_queries, where each query counts once"
+        raise ValueError(_checks.message("split_queries", expected, repr(settings.split_queries)))
+    return QueryTable(histogram, num_queries, unseen)

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from mrr_torch._device import readable, state_dtype
-from mrr_torch.kernels import backend
+from mrr_torch._device import state_dtype
+from mrr_torch.kernels import backend, readable
 from mrr_torch.ranks.batch import Ranked
 from mrr_torch.sampling.expectation import sampled_ranks
 from mrr_torch.vectors import at

@@ -1,5 +1,6 @@
 """Fixtures that several test files use."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -7,7 +8,12 @@ import torch
 from accelerator import Accelerator
 from processes import Pool
 
-from mrr_torch import _device
+from mrr_torch import kernels
+
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # workers share the cores, also for the processes that their tests start
+    threads = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +44,11 @@ def accelerator() -> Iterator[Accelerator]:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run a test where values can be read on the host, and where they cannot."""
     if request.param == "not read":
-        monkeypatch.setattr(_device, "HOST_TYPES", frozenset())
+        monkeypatch.setattr(kernels, "HOST_TYPES", frozenset())
     return request.param
 
 
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no value be read on the host, as on an accelerator."""
-    monkeypatch.setattr(_device, "HOST_TYPES", frozenset())
+    monkeypatch.setattr(kernels, "HOST_TYPES", frozenset())

@@ -113,6 +113,20 @@ class TestValues:
         assert MeanReciprocalRank()(*batch([1])).dtype == torch.float32
 
 
+def test_states_that_require_a_gradient_are_loaded_and_merged_without_it():
+    metric = MeanReciprocalRank([1, None])
+    metric.persistent(True)
+    metric.update(torch.eye(4), torch.tensor([0, 1, 3, 3]))
+    states = {name: state.requires_grad_() for name, state in metric.state_dict().items()}
+    loaded, merged = MeanReciprocalRank([1, None]), MeanReciprocalRank([1, None])
+    loaded.load_state_dict(states, strict=False)
+    merged.merge_state(states)
+    for other in (loaded, merged):
+        assert other.compute() == metric.compute()
+        other.update(torch.eye(4), torch.arange(4))
+        assert not any(state.requires_grad for state in other.metric_state.values())
+
+
 class TestLifeCycle:
     @pytest.mark.parametrize("metric", METRICS, ids=name)
     def test_forward_gives_the_batch_and_compute_gives_all(self, metric):

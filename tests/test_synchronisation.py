@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torchmetrics import MetricCollection
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, RankDistribution, Ranks, _device, ranking_metrics
+from mrr_torch import HitRate, MeanReciprocalRank, NormalizedDCG, RankDistribution, Ranks, kernels, ranking_metrics
 
 pytestmark = pytest.mark.distributed
 
@@ -92,7 +92,7 @@ def waits(metric):
 def cost(types):
     """Return values and collectives, where counts wait to be added up; ``types`` of devices are read."""
     metric, collection = MeanReciprocalRank(), nine()
-    with mock.patch.object(_device, "HOST_TYPES", frozenset(types)):
+    with mock.patch.object(kernels, "HOST_TYPES", frozenset(types)):
         for rank in mine():  # the first on a host does not wait
             add(metric, [rank])
             add(collection, [rank])

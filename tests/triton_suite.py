@@ -11,7 +11,7 @@ from importlib import import_module
 import pytest
 import torch
 
-from mrr_torch import MeanReciprocalRank, _device, rank_catalogue, state
+from mrr_torch import MeanReciprocalRank, kernels, rank_catalogue, state
 from mrr_torch.kernels import device as plain
 from mrr_torch.kernels.triton import available
 from mrr_torch.kernels.triton.accumulate import accumulate
@@ -37,7 +37,7 @@ def poisoned(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "new_empty", lambda *args, **kwargs: spoil(new_empty(*args, **kwargs)))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def products_of_one_order(monkeypatch):
     """Let the interpreter sum each product in the order of its columns, wherever it stands in a tile, as a GPU does.
 
@@ -272,6 +272,7 @@ def test_of_several_relevant_items_the_best_counts(form, dtype, generator):
         assert counts[:, query].tolist() == numbers
 
 
+@pytest.mark.usefixtures("products_of_one_order")
 @pytest.mark.parametrize(("left", "right"), [*itertools.product(EMBEDDINGS, EMBEDDINGS)], ids=str)
 @pytest.mark.parametrize("columns", [50, 192])
 def test_ranks_lie_within_the_error_of_the_scores(columns, left, right, generator):
@@ -349,7 +350,7 @@ def test_metrics_use_the_kernels_where_they_are_asked_for(generator, monkeypatch
     wanted = torch.randint(0, 77, (40,), generator=generator)
     here = MeanReciprocalRank([5, None])
     here.update(scores, wanted, exclude=wanted[:, None] - 4)
-    monkeypatch.setattr(_device, "HOST_TYPES", frozenset())
+    monkeypatch.setattr(kernels, "HOST_TYPES", frozenset())
     monkeypatch.setenv("MRR_TORCH_TRITON", "1")
     monkeypatch.setattr(state, "WAITING", 0)  # else counts wait, and are added up on the host
     calls = []

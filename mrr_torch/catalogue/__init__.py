@@ -14,7 +14,7 @@ from mrr_torch.catalogue.fused import choose_fused, count_fused
 from mrr_torch.catalogue.reference import count_with_all_scores
 from mrr_torch.catalogue.sharded import count_sharded, find_group
 from mrr_torch.catalogue.tiled import count_in_tiles
-from mrr_torch.ranks import Outcome, Ranks, mark, with_several
+from mrr_torch.ranks import Outcome, Ranks, with_several
 
 __all__ = ["rank_catalogue"]
 
@@ -117,9 +117,9 @@ def _to_ranks(
     outside, beyond = marks
     distinct = (relevant_rows >= 0).sum(1)
     # Queries without a relevant item have 0, `Outcome.EMPTY`, already.
-    relevant = mark(counted.relevant, (distinct > 0) & (counted.relevant == 0), Outcome.NAN)
-    relevant = mark(relevant, given.missed, Outcome.MISSED)
-    relevant = mark(mark(relevant, beyond, Outcome.BAD_EXCLUDE), outside, Outcome.BAD_TARGET)
+    relevant = _checks.mark(counted.relevant, (distinct > 0) & (counted.relevant == 0), Outcome.NAN)
+    relevant = _checks.mark(relevant, given.missed, Outcome.MISSED)
+    relevant = _checks.mark(_checks.mark(relevant, beyond, Outcome.BAD_EXCLUDE), outside, Outcome.BAD_TARGET)
     candidates = with_several(counted.competing + distinct, distinct > 1)
     fields = (counted.higher, counted.tied, relevant, candidates)
     return Ranks(*(field.reshape(given.shape).clone() for field in fields))  # each owns its memory

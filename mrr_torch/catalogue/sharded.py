@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch._device import kind, readable
+from mrr_torch._device import kind
 from mrr_torch.catalogue.agreement import Facts, check_facts, device_kinds, gather, tell
 from mrr_torch.catalogue.arguments import (
     Arguments,
@@ -29,6 +29,7 @@ from mrr_torch.catalogue.arguments import (
 )
 from mrr_torch.catalogue.scorers import DotProducts, cut_products
 from mrr_torch.catalogue.tiled import best_relevant, count_competitors, score_relevant
+from mrr_torch.kernels import readable
 
 # What queries may be sent as; other types are sent in float32. All processes have to send the same.
 SENT = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch._device import readable
+from mrr_torch.kernels import readable
 
 __all__ = ["Outcome", "Ranks"]
 
@@ -166,12 +166,6 @@ class Known(NamedTuple):
         return self.worst > 0
 
 
-def known_of(columns: int, *options: object, single: bool = False) -> Known:
-    """Return what is known of rows of ``columns``; where no ``options`` are given all columns are candidates."""
-    all_of_them = all(option is None for option in options)
-    return Known(columns, single, all_of_them, columns if all_of_them else 0, columns)
-
-
 def read_known(ranks: Ranks, known: Known, bins: float = math.inf) -> Known:
     """Return what is known of ranks ``(queries,)`` after reading them, where they can be read.
 
@@ -230,8 +224,3 @@ def check_ranks(name: str, ranks: Any) -> Ranks:
     bad = (higher < 0) | (tied < 0) | (candidates < 0) | (relevant < lowest.value)
     relevant = relevant.masked_fill(bad, Outcome.BAD_RANKS.value)
     return Ranks(higher.clamp(min=0), tied.clamp(min=0), relevant, candidates.clamp(min=0))
-
-
-def mark(relevant: Tensor, where: Tensor | None, outcome: Outcome) -> Tensor:
-    """Set ``outcome`` for the queries at ``where`` (none if None); the last call wins, so errors are marked last."""
-    return relevant if where is None else relevant.masked_fill(where, outcome.value)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrr_torch import _checks
-from mrr_torch.ranks import Known, Outcome, Ranks, check_ranks, known_of, mark
+from mrr_torch.ranks import Known, Outcome, Ranks, check_ranks
 from mrr_torch.ranks.grouped import Items, check_items, rank_items
 from mrr_torch.ranks.scores import rank_first, rank_ids, rank_relevant, rank_target
 
@@ -70,29 +70,35 @@ def rank_batch(
         _checks.refuse_given({"target": target}, "None beside relevant")
         _check_relevant(shape, ignore_index, miss_index, num_negatives)
         ranks = rank_ids(preds, relevant, **options)
-        return Ranked(_one_relevant(ranks, num_negatives), known_of(shape[-1], *options.values()))
+        return Ranked(_one_relevant(ranks, num_negatives), _known(shape[-1], *options.values()))
     _check_columns(shape, num_negatives)
     if target is None:
         _check_target_first(shape, num_negatives)
-        return Ranked(rank_first(preds, **options), known_of(shape[-1], *options.values(), single=True))
+        return Ranked(rank_first(preds, **options), _known(shape[-1], *options.values(), single=True))
     target = _checks.dense_tensor("target", target, "a tensor")
     if _checks.shape(target) == shape:
         if num_negatives is not None and shape[-1] != 1 + num_negatives:
             expected = f"{1 + num_negatives} columns with relevance and num_negatives={num_negatives}"
             raise ValueError(_checks.message("preds", expected, f"shape {shape}"))
         ranks = rank_relevant(preds, target, **options, ignore_index=ignore_index)
-        return Ranked(ranks, known_of(shape[-1], *options.values(), ignore_index))
+        return Ranked(ranks, _known(shape[-1], *options.values(), ignore_index))
     if _checks.shape(target) != shape[:-1]:
         expected = f"shape {shape[:-1]} (a column per query) or {shape} (relevance), for preds of shape {shape}"
         raise ValueError(_checks.message("target", expected, f"shape {_checks.shape(target)}"))
     ranks = rank_target(preds, target, **options, ignore_index=ignore_index, miss_index=miss_index)
-    return Ranked(ranks, known_of(shape[-1], *options.values(), single=True))
+    return Ranked(ranks, _known(shape[-1], *options.values(), single=True))
 
 
 def ranked_items(items: Items, num_negatives: int | None) -> Ranked:
     """Rank the items of a flat list."""
     ranks, known, ids = rank_items(items)
     return Ranked(_one_relevant(ranks, num_negatives), known, ids)
+
+
+def _known(columns: int, *options: object, single: bool = False) -> Known:
+    """Return what is known of rows of ``columns``; where no ``options`` are given all columns are candidates."""
+    all_of_them = all(option is None for option in options)
+    return Known(columns, single, all_of_them, columns if all_of_them else 0, columns)
 
 
 def _check_columns(shape: tuple[int, ...], num_negatives: int | None) -> None:
@@ -128,7 +134,6 @@ def _one_relevant(ranks: Ranks, num_negatives: int | None) -> Ranks:
         return ranks
     several = ranks.several & (ranks.num_candidates > 1 + num_negatives)
     expected = f"one relevant item, or {1 + num_negatives} candidates with num_negatives={num_negatives}"
-    several_or_none = _checks.refuse(
-        several, "preds", expected, lambda: f"several in {int(several.sum())} queries with more"
-    )
-    return Ranks(ranks.higher, ranks.tied, mark(ranks.relevant, several_or_none, Outcome.BAD_SEVERAL), ranks.candidates)
+    invalid = _checks.refuse(several, "preds", expected, lambda: f"several in {int(several.sum())} queries with more")
+    relevant = _checks.mark(ranks.relevant, invalid, Outcome.BAD_SEVERAL)
+    return Ranks(ranks.higher, ranks.tied, relevant, ranks.candidates)

@@ -10,7 +10,7 @@ from torch import Tensor
 from mrr_torch import _checks
 from mrr_torch.kernels import backend
 from mrr_torch.kernels.runs import Runs
-from mrr_torch.ranks import Known, Outcome, Ranks, known_of, mark, with_several
+from mrr_torch.ranks import Known, Outcome, Ranks, with_several
 from mrr_torch.ranks.scores import label_to_ignore, rank_relevant
 
 
@@ -130,7 +130,8 @@ def rank_items(items: Items) -> tuple[Ranks, Known, Tensor]:
             return None if values is None else values.view(runs.number, -1)
 
         ranks = rank_relevant(matrix(scores), matrix(labels), exclude=matrix(excluded), mask=matrix(there))  # type: ignore[arg-type]
-        return ranks, known_of(scores.shape[0] // runs.number, excluded, there), ids
+        most, exact = scores.shape[0] // runs.number, excluded is None and there is None
+        return ranks, Known(most, False, exact, most if exact else 0, most), ids
     return _rank_runs(scores, labels, excluded, there, invalid, runs), Known(scores.shape[0], most=scores.shape[0]), ids
 
 
@@ -146,11 +147,11 @@ def _rank_runs(
         competes = there if competes is None else there & competes
     counts = kernel.count_runs(scores, relevant, competes, runs)
     none = counts.level == 0
-    outcome = mark(counts.level, none, Outcome.NAN)
-    outcome = mark(outcome, counts.number == 0, Outcome.EMPTY)
+    outcome = _checks.mark(counts.level, none, Outcome.NAN)
+    outcome = _checks.mark(outcome, counts.number == 0, Outcome.EMPTY)
     if invalid is not None:
-        outcome = mark(outcome, kernel.any_in_runs(invalid, runs), Outcome.BAD_RELEVANCE)
-    outcome = mark(outcome, runs.padding, Outcome.PADDING)
+        outcome = _checks.mark(outcome, kernel.any_in_runs(invalid, runs), Outcome.BAD_RELEVANCE)
+    outcome = _checks.mark(outcome, runs.padding, Outcome.PADDING)
     higher, tied = counts.higher.masked_fill(none, 0), (counts.equal - counts.level).masked_fill(none, 0)
     return Ranks(higher, tied, outcome, with_several(counts.candidates, counts.number > 1))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mrr_torch import _checks, kernels
 from mrr_torch._device import to_device
-from mrr_torch.ranks import Outcome, Ranks, lists, mark, with_several
+from mrr_torch.ranks import Outcome, Ranks, lists, with_several
 
 # Sets of ids up to this size are compared one by one; larger ones are sorted, and searched.
 FEW = 8
@@ -132,7 +132,8 @@ def _rank_tensors(
     excluded = None if exclude is None else _check_excluded(exclude, retrieved)
     position, found = _first_match(ids, wanted, excluded, padding, unique)
     is_id = wanted != padding
-    outcome = mark(mark(torch.ones_like(position), ~found, Outcome.MISSED), ~is_id.any(1), Outcome.EMPTY)
+    outcome = _checks.mark(torch.ones_like(position), ~found, Outcome.MISSED)
+    outcome = _checks.mark(outcome, ~is_id.any(1), Outcome.EMPTY)
     candidates = torch.zeros_like(position)
     if wanted.shape[1] > 1:
         span = torch.iinfo(torch.int64)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mrr_torch import _checks
 from mrr_torch.kernels import backend
-from mrr_torch.ranks import Outcome, Ranks, mark
+from mrr_torch.ranks import Outcome, Ranks
 from mrr_torch.ranks.tile import Rows, rank_tile
 
 
@@ -167,7 +167,7 @@ def rank_ids(
     ranks = _rank(rows._replace(relevant_ids=listed), queries, {})
     wanted = (listed >= 0).any(1).reshape(queries)
     higher, tied, relevant, candidates = ranks
-    return Ranks(higher, tied, mark(relevant, (relevant == 0) & wanted, Outcome.MISSED), candidates)
+    return Ranks(higher, tied, _checks.mark(relevant, (relevant == 0) & wanted, Outcome.MISSED), candidates)
 
 
 def _rank_columns(name: str, scores: Tensor, columns: Tensor, candidates: Any, exclude: Any, mask: Any) -> Ranks:
@@ -237,7 +237,7 @@ def _rank(rows: Rows, queries: tuple[int, ...], marks: dict[Outcome, Tensor | No
         ranks = Ranks(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
     higher, tied, relevant, candidates = ranks
     for outcome, where in marks.items():
-        relevant = mark(relevant, where, outcome)
+        relevant = _checks.mark(relevant, where, outcome)
     fields = (higher, tied, relevant, candidates)  # torch 2.11 cannot compile `_replace` of what is returned
     return Ranks(*(fields if len(queries) == 1 else (field.reshape(queries) for field in fields)))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from mrr_torch import _checks
 from mrr_torch._device import lowest
 from mrr_torch.kernels import backend
-from mrr_torch.ranks import Outcome, Ranks, mark, with_several
+from mrr_torch.ranks import Outcome, Ranks, with_several
 from mrr_torch.ranks.ids import at_columns, distinct, first_of_each, occurs
 
 
@@ -124,11 +124,11 @@ def rank_tile(rows: Rows) -> Ranks:
         tied = equal - level
         if none is not None:
             higher, tied = higher.masked_fill(none, 0), tied.masked_fill(none, 0)
-    outcome = mark(level, none, Outcome.NAN)
+    outcome = _checks.mark(level, none, Outcome.NAN)
     if best.number is not None:
-        outcome = mark(outcome, None if none is None else best.number == 0, Outcome.EMPTY)
+        outcome = _checks.mark(outcome, None if none is None else best.number == 0, Outcome.EMPTY)
         candidates = with_several(candidates, best.number > 1)
-    return Ranks(higher, tied, mark(outcome, invalid, Outcome.BAD_RELEVANCE), candidates)
+    return Ranks(higher, tied, _checks.mark(outcome, invalid, Outcome.BAD_RELEVANCE), candidates)
 
 
 def _best_listed(rows: Rows) -> Best:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from mrr_torch._device import readable, state_dtype
-from mrr_torch.kernels import backend
+from mrr_torch._device import state_dtype
+from mrr_torch.kernels import backend, readable
 
 # Elements of a block of probabilities: a few MB of float64, with what is needed to find them.
 BLOCK = 2**17
