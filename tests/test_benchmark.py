@@ -1,43 +1,24 @@
 """The benchmark runs small, as a user runs it, and does not confuse a wrong value with a right one."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import scripts
 
 pytestmark = pytest.mark.slow
 
 BENCHMARK = Path(__file__).parents[1] / "examples" / "benchmark.py"
 WORKLOADS = ["full", "large", "sampled", "relevance", "flat", "ragged", "retrieved", "embeddings", "small", "growth"]
 PEERS = {"torcheval": "torcheval", "PyG": "torch_geometric", "ranx": "ranx"}
-# The other packages are missing here, whether they are installed or not.
-RUN = """
-import runpy, sys
-sys.modules |= dict.fromkeys({missing})
-sys.argv = {arguments}
-sys.path.insert(0, {folder!r})
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
 def run(*arguments, cwd):
     """Run it in a new process; return the cells of each table, what stands above them, and the progress."""
-    command = RUN.format(
-        missing=[*PEERS.values()], arguments=[str(BENCHMARK), *map(str, arguments)], folder=str(BENCHMARK.parent)
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", command],
-        cwd=cwd,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=600,
-    )
-    assert process.returncode == 0, process.stderr
-    header, *sections = process.stdout.split("\n### ")
+    # The other packages are missing here, whether they are installed or not.
+    script = scripts.start(BENCHMARK, *arguments, cwd=cwd, missing=tuple(PEERS.values()))
+    out, err = scripts.finish(script)
+    header, *sections = out.split("\n### ")
     tables = {}
     for section in sections:
         lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
@@ -45,7 +26,7 @@ def run(*arguments, cwd):
         assert titles[:7] == ["", "ms", "ratio", "peak MiB", "host reads", "value", "equal"]
         assert all(len(row) == len(titles) for row in rows)
         tables[section.split(":")[0]] = rows
-    return tables, header, process.stderr
+    return tables, header, err
 
 
 @pytest.fixture(scope="module")

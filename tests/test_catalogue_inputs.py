@@ -309,7 +309,7 @@ def call_function(**changes):
         (call_function, {"bias": torch.ones(5)}, ValueError, "bias: expected None beside score, got Tensor"),
         (call_function, {"target": [0, 4]}, TypeError, "target: expected a tensor of integer ids, got list"),
     ],
-    ids=lambda case: str(case)[:40],
+    ids=lambda case: case[:40] if isinstance(case, str) else "",
 )
 def test_bad_input_is_named(refused, changes, error, message):
     with pytest.raises(error, match=re.escape(message)):
@@ -335,7 +335,7 @@ def test_compiled_as_one_graph_it_is_equal(form):
         return rank_catalogue(queries, items, tile=20, **given)
 
     expected = rank(items[:6], items, given)
-    assert equal(torch.compile(rank, fullgraph=True)(items[:6], items, given), expected)
+    assert equal(torch.compile(rank, fullgraph=True, backend="aot_eager")(items[:6], items, given), expected)
 
 
 @pytest.mark.parametrize("form", ["several", "ids", "miss_index", "score"])

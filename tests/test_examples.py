@@ -16,7 +16,9 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import scripts
 import torch
+from scripts import Script, finish
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PROTOCOLS = ("full catalogue", "target + 99 sampled", "target + 99 expected")
@@ -43,24 +45,8 @@ FILES = {
 }
 
 
-def start(script: str, *arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
-    # Only on a CPU is training the same to the last digit each time.
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONIOENCODING": "utf-8"}
-    return subprocess.Popen(
-        [sys.executable, EXAMPLES / script, *arguments],
-        cwd=cwd,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
-    with process:
-        out, err = process.communicate(timeout=600)
-    assert process.returncode == 0, err
-    return out, err
+def start(script: str, *arguments: str | Path, cwd: Path) -> Script:
+    return scripts.start(EXAMPLES / script, *arguments, cwd=cwd)
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +133,15 @@ def test_a_run_goes_on_from_its_last_checkpoint_with_the_negatives_of_its_first(
 
 
 @pytest.mark.slow
-def test_negatives_of_other_data_are_refused(tmp_path):
-    kept = ("train_sasrec.py", "--negatives-file", "negatives.pt", "--models", "GRU4Rec", "--epochs", "1")
-    finish(start(*kept, "--users", "50", "--items", "200", cwd=tmp_path))
-    process = start(*kept, "--users", "60", "--items", "200", cwd=tmp_path)
-    with process:
-        _, err = process.communicate(timeout=120)
-    assert process.returncode != 0
+@pytest.mark.usefixtures("sasrec")
+def test_negatives_of_other_data_are_refused(interactions, tmp_path):
+    data = importlib.import_module("sasrec.data")
+    queries = interactions.leave_one_out(interactions.generate(50, 200, seed=0)).test
+    data.candidates(data.batches(queries, 5), 200, 99, 0, tmp_path / "negatives.pt")
+    few = ("--models", "GRU4Rec", "--epochs", "1", "--users", "60", "--items", "200")
+    process = start("train_sasrec.py", "--negatives-file", "negatives.pt", *few, cwd=tmp_path)
+    code, _, err = process.end()
+    assert code != 0
     assert err.splitlines()[-1] == (
         "train_sasrec.py: negatives.pt: expected 99 negatives for each of these 60 test items, got those of other data"
     )
@@ -221,9 +209,8 @@ def test_a_bad_file_ends_the_program_with_one_line(tmp_path):
     path = tmp_path / "bad.csv"
     path.write_text("1 2\n1 2 3\n", encoding="utf-8")
     process = start("train_sasrec.py", "--data", path, cwd=tmp_path)
-    with process:
-        out, err = process.communicate(timeout=600)
-    assert process.returncode != 0
+    code, out, err = process.end()
+    assert code != 0
     assert out == ""
     assert err.splitlines() == [
         f"train_sasrec.py: {path}:2: expected 2 fields, as a file of 'user item' lines has, got '1 2 3'"

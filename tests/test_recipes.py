@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import scripts
 import torch
 
 RECIPES = Path(__file__).parents[1] / "examples" / "recipes"
@@ -31,6 +32,8 @@ def run(name: str, cwd: Path, *launcher: str) -> list[str]:
     """Return the lines that a recipe prints."""
     if not find_spec(NEEDED[name]):
         pytest.skip(f"{NEEDED[name]} is not installed")
+    if not launcher:
+        return scripts.finish(scripts.start(RECIPES / f"{name}.py", cwd=cwd))[0].splitlines()
     command = [sys.executable, *launcher, RECIPES / f"{name}.py"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, encoding="utf-8", timeout=240)

@@ -150,7 +150,7 @@ def test_what_is_returned_is_memory_of_its_own():
         (RUN, {"q1": {"d1": Decimal(1)}}, TypeError, "qrels: expected integer grades, got Decimal"),
         (RUN, {"q1": {"d1": 1, "d2": -2}}, ValueError, "qrels: expected grades >= 0 (0 for not relevant), got -2"),
     ],
-    ids=lambda case: str(case)[:50],
+    ids=lambda case: case[:50] if isinstance(case, str) else "",
 )
 def test_runs_are_checked(run, qrels, error, message):
     with pytest.raises(error, match="^" + re.escape(message)):

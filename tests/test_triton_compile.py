@@ -60,7 +60,9 @@ def check_catalogue(monkeypatch, folder, target, dtype, columns, tile, *, biased
         assert product == "fma.rn.f32"  # not in TF32, which drops 13 bits
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float32, marks=[pytest.mark.compile, pytest.mark.slow])], ids=str
+)
 def test_the_catalogue_kernels_compile(dtype, target, monkeypatch, tmp_path):
     tile = tiles(dtype, 64, amd=target == "gfx942")[0]
     check_catalogue(monkeypatch, tmp_path, target, dtype, 64, tile)
@@ -98,6 +100,8 @@ def test_long_embeddings_compile(dtype, target, monkeypatch, tmp_path):
     check_catalogue(monkeypatch, tmp_path, target, dtype, 1024, tile, items=2**20)
 
 
+@pytest.mark.compile
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "columns"), [(torch.float32, 50), (torch.bfloat16, 128)], ids=str)
 def test_items_of_any_strides_and_another_type_compile(queries, columns, target, monkeypatch, tmp_path):
     launches = record(monkeypatch, catalogue, "_count_tiles", "_score_listed")
