@@ -77,7 +77,7 @@ class RankHistogram(NamedTuple):
             kept = split_queries.keep(kept, ranked)
         host, ranks = readable(summed), ranked.ranks
         traced = not host and compiling()
-        if not (traced or ranks.higher.numel()):
+        if ranked.items is not None or not (traced or ranks.higher.numel()):
             return summed, ranges, waiting, *kept
         # To count a batch takes some forty small operations, more than to rank a small one: so it waits for others.
         # Where nothing waits a host counts it, since it may be read before the next one comes; an empty part in the
