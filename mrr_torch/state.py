@@ -112,18 +112,18 @@ class RankHistogram(NamedTuple):
             return tuple(states)
         if not parts_of(waiting):
             return summed, ranges, [], *kept
-        return *(to_device(state.to(summed.dtype), summed.device) for state in self._on_host(states)), [], *kept
+        return *(to_device(state.to(summed.dtype), summed.device) for state in self._counted(states)), [], *kept
 
     def read(self, states: Sequence[Any], *, complete: bool = True) -> Reading:
         """Read the states, waiting for their device; raise for invalid values that could not be read before."""
         items = split_queries.read(states[3:], self.settings, states[0].device)
         if items is not None:
             states = self.add(states[:3], items, Extras())
-        reading = self.counts.read(*self._on_host(states))
+        reading = self.counts.read(*self._counted(states))
         refuse_invalid(reading.counts.outcomes, self.settings)
         return reading
 
-    def _on_host(self, states: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    def _counted(self, states: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Return counts and ranges, float64 on the CPU, with what waits counted."""
         cpu, parts = torch.device("cpu"), parts_of(states[2])
         summed, ranges = (to_device(state, cpu).double() for state in states[:2])
