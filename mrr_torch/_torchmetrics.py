@@ -179,7 +179,7 @@ class SummedStateMetric(SynchronisedMetric):
         """Return a copy of a checkpoint's state, which is not to be added to, where the present state is."""
         if isinstance(state, Tensor) and isinstance(current, Tensor):
             return state.detach().to(current.device, current.dtype, copy=True)
-        return [item.to(self.device, copy=True) for item in state]
+        return [item.detach().to(self.device, copy=True) for item in state]
 
     def _differs(self, states: dict[str, State]) -> bool:
         """Return True if ``states`` are others than those of a metric that was never updated."""

@@ -126,6 +126,19 @@ def test_states_that_require_a_gradient_are_loaded_and_merged_without_it():
         other.update(torch.eye(4), torch.arange(4))
         assert not any(state.requires_grad for state in other.metric_state.values())
 
+    metric = MeanReciprocalRank(split_queries="gather")
+    metric.persistent(True)
+    metric.update(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0, 1, 0]), indexes=torch.zeros(3, dtype=torch.int64))
+    states = metric.state_dict()
+    scores = next(name for name in states if name.startswith("item_scores"))
+    states[scores][0].requires_grad_()
+    loaded, merged = (MeanReciprocalRank(split_queries="gather") for _ in range(2))
+    loaded.load_state_dict(states)
+    merged.merge_state(states)
+    for other in (loaded, merged):
+        assert other.compute() == 0.5
+        assert not other.metric_state[scores][0].requires_grad
+
 
 class TestLifeCycle:
     @pytest.mark.parametrize("metric", METRICS, ids=name)
